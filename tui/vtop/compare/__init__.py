@@ -1,0 +1,1 @@
+"""Before/after comparisons: the plan, the interleaved rounds, and picking up after a crash."""

@@ -1,0 +1,1 @@
+"""The load generator: what to send, when, and what came back."""

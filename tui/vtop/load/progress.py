@@ -1,0 +1,146 @@
+"""What a load test is asked, how it stands, and what came out: frozen shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """One load test as asked for. None: the workload's own value."""
+
+    workload: str = "demo"
+    url: str = ""
+    """Base address of the server, without /v1."""
+    model: str = ""
+    server: str | None = None
+    """vtop's name of the server, where it has one."""
+    api_key: str | None = None
+    """A reference, `env:NAME` or `file:PATH`."""
+    ca_file: str | None = None
+    concurrency: int | None = None
+    requests: int | None = None
+    rate: float | None = None
+    """Requests a second (open loop)."""
+    burstiness: float | None = None
+    """Shape of the gamma arrivals: 1 Poisson, inf constant."""
+    max_tokens: int | None = None
+    prompt_tokens: int | None = None
+    temperature: float | None = None
+    ignore_eos: bool | None = None
+    duration_s: float | None = None
+    seed: int | None = None
+    """None: fresh, and recorded."""
+    warmup: int | None = None
+    """Requests before the clock; None: as many as the concurrency."""
+    endpoint: str | None = None
+    """`chat` or `completions`."""
+    file: str | None = None
+    timeout_s: float | None = None
+    processes: int | None = None
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+    slo_e2e_s: float | None = None
+    label: str = ""
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """A client-side quantity over requests."""
+
+    n: int
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPoint:
+    """One finished request, for the live charts."""
+
+    at_s: float
+    """Seconds since the test's clock started."""
+    ok: bool
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    output_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadProgress:
+    """A running load test now."""
+
+    run_id: str
+    request: LoadRequest
+    state: str
+    """`preparing`, `warming-up`, `running`, `stopping`, `finished`, `cancelled`, `failed`."""
+    concurrency: int | None = None
+    total: int | None = None
+    """Requests to send; None for a timed test."""
+    finished: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    elapsed_s: float = 0.0
+    remaining_s: float | None = None
+    ttft: Percentiles = field(default_factory=lambda: Percentiles(0))
+    tpot: Percentiles = field(default_factory=lambda: Percentiles(0))
+    e2e: Percentiles = field(default_factory=lambda: Percentiles(0))
+    output_tokens_per_s: float | None = None
+    """Over the last seconds, all streams."""
+    steady_tokens_per_s: float | None = None
+    output_points: tuple[tuple[float, float], ...] = ()
+    """(seconds since start, output tokens/s) per half second."""
+    points: tuple[RequestPoint, ...] = ()
+    client_overhead_s: float | None = None
+    """What this client adds to TTFT, measured on a loopback mock at this concurrency."""
+    client_capacity_tokens_per_s: float | None = None
+    loop_lag_p99_s: float | None = None
+    client_bound: bool = False
+    failures: tuple[tuple[str, int], ...] = ()
+    """(cause, count)."""
+    message: str = ""
+    phase: str = ""
+    """For ladders and searches: which step is running."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadResult:
+    """A finished (or cut) load test."""
+
+    run_id: str
+    directory: str
+    request: LoadRequest
+    complete: bool
+    requests: int
+    completed: int
+    failed: int
+    duration_s: float
+    output_tokens: int
+    prompt_tokens: int
+    output_tokens_per_s: float | None
+    steady_tokens_per_s: float | None
+    requests_per_s: float | None
+    ttft: Percentiles
+    tpot: Percentiles
+    itl: Percentiles
+    e2e: Percentiles
+    goodput_per_s: float | None = None
+    failures: tuple[tuple[str, int], ...] = ()
+    warnings: tuple[str, ...] = ()
+    """In words: client-bound, warm cache, unequal lengths, too few requests for a percentile."""
+    comparable: bool = True
+    not_comparable_because: str = ""
+    simulated: bool = False
+    server: Mapping[str, Any] = field(default_factory=dict)
+    """The server's own numbers over the same window (ttft_mean_s, prefix_hit_rate, acceptance, ...)."""
+    gpu: Mapping[str, Any] = field(default_factory=dict)
+    repeat_command: str = ""
+    """The exact command line that repeats it."""

@@ -1,0 +1,106 @@
+"""A preset: what to run, in vtop's neutral words, whatever the vLLM version calls it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Optimization = Literal[
+    "continuous-batching",
+    "prefix-caching",
+    "speculative-decoding",
+    "quantization",
+    "pd-disaggregation",
+    "tensor-parallel",
+    "none",
+]
+
+
+class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the next tokens are guessed."""
+
+    method: Literal["ngram", "draft_model", "eagle", "eagle3", "mtp", "medusa", "suffix", "mlp_speculator"]
+    num_tokens: int
+    """Tokens guessed per step."""
+    model: str | None = None
+    """The draft model or head; not for `ngram`."""
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
+    draft_tensor_parallel_size: int | None = None
+
+
+class Disaggregated(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Prefill and decode in separate servers behind one router."""
+
+    connector: Literal["nixl", "shared-folder"] = "nixl"
+    prefill: int = 1
+    """Prefill servers."""
+    decode: int = 1
+    """Decode servers."""
+    router_python: str | None = None
+    """Interpreter (or `vllm-router` command) of the environment that holds the router; None: look for it."""
+    prefill_args: dict[str, str | int | float | bool] = {}
+    decode_args: dict[str, str | int | float | bool] = {}
+
+
+class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The `[server]` table. None means: leave it to vLLM."""
+
+    model: str
+    served_name: str | None = None
+    host: str = "127.0.0.1"
+    port: int | Literal["auto"] = 8000
+    max_model_len: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_memory_bytes: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpus: int | list[int | str] | None = None
+    """How many GPUs (vtop takes the first free ones), or which (indices or UUIDs)."""
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    prefix_caching: bool | None = None
+    chunked_prefill: bool | None = None
+    enforce_eager: bool | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    load_format: str | None = None
+    trust_remote_code: bool | None = None
+    speculative: Speculative | None = None
+    disaggregated: Disaggregated | None = None
+    mfu_metrics: bool = True
+    """Ask for vLLM's own byte and FLOP counters where the version has them."""
+    shutdown_timeout_s: float | None = None
+    python: str | None = None
+    """Interpreter of the environment that holds vLLM; None: look for it."""
+    command: list[str] | None = None
+    """A command of one's own (a container, say); `{args}`, `{port}` and `{gpus}` are filled in."""
+    stop_command: list[str] | None = None
+    """How such a command is stopped (`docker stop NAME`); None: SIGTERM like any other."""
+    api_key: str | None = None
+    """A reference, `env:NAME` or `file:PATH`; never the key itself."""
+    args: dict[str, str | int | float | bool | list[str] | dict[str, object]] = {}
+    """Any other vLLM flag, without the dashes, passed as it is."""
+    env: dict[str, str] = {}
+
+
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One preset file."""
+
+    title: str
+    server: ServerSpec
+    optimization: Optimization = "none"
+    summary: str = ""
+    compare_with: str | None = None
+    """The preset to compare with, by name."""
+    shows_off: str | None = None
+    """The workload in which it helps."""
+    and_does_not_help: str | None = None
+    """The workload in which it does not."""
+    name: str = ""
+    """The file's name without `.toml`; set by the loader."""
+    source: str = ""
+    """The file it came from; set by the loader."""

@@ -1,0 +1,1 @@
+"""Saved runs, their comparison, and reports."""

@@ -1,0 +1,1 @@
+"""Processes: starting, adopting, watching and stopping servers."""

@@ -1,0 +1,1 @@
+"""A simulated vLLM server and GPU whose speed follows from the roofline."""

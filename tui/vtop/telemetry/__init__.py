@@ -1,0 +1,1 @@
+"""Readings: /metrics pages, GPUs and the host, windows, history, recording."""

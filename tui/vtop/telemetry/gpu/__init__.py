@@ -1,0 +1,1 @@
+"""GPU readings from NVML, dcgm-exporter, estimates and the simulation, behind one protocol."""

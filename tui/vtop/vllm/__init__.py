@@ -1,0 +1,1 @@
+"""Everything that knows vLLM's own words, and in which version they changed."""
