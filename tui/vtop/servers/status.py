@@ -25,7 +25,8 @@ class StartProgress:
     """Where a start-up stands."""
 
     phase: str
-    """`launch`, `config`, `engine`, `download`, `weights`, `compile`, `profile`, `kv-cache`, `graphs`, `warm-up`, `ready`."""
+    """`launch`, `config`, `engine`, `download`, `weights`, `compile`, `profile`, `kv-cache`, `graphs`, `warm-up` or
+    `ready`."""
     text: str
     """The phase in words, for the screen: `loading weights 43 %`."""
     share: float | None = None
