@@ -1,0 +1,76 @@
+"""Plain text for a terminal or a pipe: tables, questions, JSON without NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vtop.errors import UsageError
+
+
+def say(text: str = "") -> None:
+    """One line to standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """One line to standard error, so that output can be piped."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def table(rows: Sequence[Sequence[str]], heading: Sequence[str] | None = None, right: Sequence[int] = ()) -> str:
+    """Columns padded to their width.
+
+    Args:
+        rows: cells as text.
+        heading: names of the columns.
+        right: indices of columns that hold numbers.
+    """
+    every = [list(heading)] if heading else []
+    every += [list(row) for row in rows]
+    if not every:
+        return ""
+    widths = [max(len(row[column]) for row in every) for column in range(len(every[0]))]
+    lines = []
+    for row in every:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def finite(value: Any) -> Any:
+    """The same structure with every NaN and infinity as None, for JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def say_json(value: Any) -> None:
+    """JSON to standard output: unknown is null, never NaN."""
+    say(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Asks before something is destroyed.
+
+    Raises:
+        UsageError: nobody is there to ask and --yes was not given.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} needs a yes, and there is no terminal to ask on", "Add --yes.")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
