@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vtop.vllm.lifecycle import Diagnosis, Remedy, StartProgress
+
+__all__ = ["Diagnosis", "Remedy", "ServerState", "ServerStatus", "StartProgress", "StopReport"]
+
 
 class ServerState(StrEnum):
     """The closed set of states."""
@@ -18,49 +22,6 @@ class ServerState(StrEnum):
     LOST = "lost"
     FOREIGN = "foreign"
     """Somebody else's server: watched, never signalled."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartProgress:
-    """Where a start-up stands."""
-
-    phase: str
-    """`launch`, `config`, `engine`, `download`, `weights`, `compile`, `profile`, `kv-cache`, `graphs`, `warm-up` or
-    `ready`."""
-    text: str
-    """The phase in words, for the screen: `loading weights 43 %`."""
-    share: float | None = None
-    """0..1 within the phase where the log says it."""
-    phase_elapsed_s: float = 0.0
-    elapsed_s: float = 0.0
-    expected_s: float | None = None
-    """How long this whole start took last time."""
-    silent_s: float = 0.0
-    """Since the last log line."""
-    done: tuple[tuple[str, float], ...] = ()
-    """Phases behind us with the seconds each took."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """What to change, in words and, where it can be computed, as preset overrides."""
-
-    text: str
-    overrides: tuple[tuple[str, str], ...] = ()
-    """`--set` pairs that apply it: (("max_model_len", "34736"),)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Why a server died."""
-
-    code: str
-    """Stable name of the cause (`kv-cache-too-small`, `port-in-use`, `unknown`, ...)."""
-    headline: str
-    detail: str = ""
-    remedies: tuple[Remedy, ...] = ()
-    line_number: int | None = None
-    """Line of the log that says it, from 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
