@@ -1,0 +1,136 @@
+"""A real vLLM for CPU from start to stop, through vtop: one server, in the order of a working day."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from driving import Vtop, assert_nothing_left, counters, marked_processes, port_is_free, tiny_settings
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+NAME = "real"
+CLIENT_OVERHEAD_S = 0.05
+"""How much later than the server's own clock the client may see the first token, on two busy cores: HTTP, SSE and the
+scheduling of both processes. On an idle machine it is a few milliseconds."""
+
+
+@pytest.fixture(scope="module")
+def server(vtop: Vtop, real_env: Path) -> Iterator[dict[str, Any]]:
+    """A READY server whose `vtop start --wait` was killed with SIGKILL in the middle of the start."""
+    speculation = {"speculative.method": "ngram", "speculative.num_tokens": "3", "speculative.prompt_lookup_max": "4"}
+    words = tiny_settings(real_env, prefix_caching="true", **speculation)
+    starter = vtop.popen("start", "cpu-small", "--name", NAME, "--wait", *words)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and starter.poll() is None:
+        seen = vtop.server(NAME)
+        if seen is not None and seen["state"] == "starting" and seen["pid"]:
+            break
+        time.sleep(0.5)
+    if starter.poll() is not None:
+        pytest.fail(f"vtop start ended early: {starter.communicate()[0]}\n{vtop.logs()}")
+    starter.send_signal(signal.SIGKILL)
+    starter.wait(10)
+    yield vtop.until(NAME, "ready")
+    vtop.run("stop", NAME, "--yes", check=False)
+
+
+def test_a_killed_vtop_leaves_the_server_and_the_next_one_adopts_it(server: dict[str, Any]) -> None:
+    """The server became READY although the vtop that started it was killed; the phases were read from its log."""
+    assert server["owned"] is True
+    assert server["model"] == "tiny"
+    assert server["version"].startswith("0.32")
+    phases = [name for name, _ in server["progress"]["done"]]
+    assert "weights" in phases
+    assert "kv-cache" in phases
+
+
+def test_the_page_is_read(vtop: Vtop, server: dict[str, Any]) -> None:
+    """`vtop status` has the engine's quantities, and says which this server does not have."""
+    seen = vtop.server(NAME)
+    assert seen is not None
+    engine = seen["engines"][0]
+    assert engine["model_name"] == "tiny"
+    assert engine["running"] == 0
+    assert engine["kv_capacity_tokens"] > 1000
+    assert engine["kv_transfer"] is None
+
+
+def test_a_load_test_counts_the_tokens_that_the_server_counted(vtop: Vtop, server: dict[str, Any]) -> None:
+    """Output tokens equal the server's own counter exactly; the client's TTFT is the server's plus a small overhead."""
+    before = counters(server["url"])
+    result = vtop.json("load", "demo", "--server", NAME, "-c", "4", "-n", "24", "--max-tokens", "24", "--warmup", "0")
+    after = counters(server["url"])
+    generated = after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
+    assert result["completed"] == 24
+    assert result["failed"] == 0
+    assert result["output_tokens"] == generated
+    assert result["prompt_tokens"] == after["vllm:prompt_tokens_total"] - before["vllm:prompt_tokens_total"]
+    name = "vllm:time_to_first_token_seconds"
+    server_mean = (after[f"{name}_sum"] - before[f"{name}_sum"]) / (after[f"{name}_count"] - before[f"{name}_count"])
+    assert 0 < result["ttft"]["mean"] - server_mean < CLIENT_OVERHEAD_S
+    assert result["server"]["ttft_mean_s"] == pytest.approx(server_mean, rel=0.05)
+
+
+def test_speculation_and_prefix_cache_are_seen(vtop: Vtop, server: dict[str, Any]) -> None:
+    """Repetitive prompts with a shared prefix: hit rate and acceptance are the counters' own quotients."""
+    before = counters(server["url"])
+    result = vtop.json(
+        "load", "prefix", "--server", NAME, "-c", "2", "-n", "8", "--prompt-tokens", "600", "--max-tokens", "16"
+    )
+    after = counters(server["url"])
+    assert result["failed"] == 0
+    queries = after["vllm:prefix_cache_queries_total"] - before["vllm:prefix_cache_queries_total"]
+    hits = after["vllm:prefix_cache_hits_total"] - before["vllm:prefix_cache_hits_total"]
+    assert queries > 0
+    assert hits > 0
+    assert result["server"]["prefix_hit_rate"] == pytest.approx(hits / queries, abs=0.25)
+
+
+def test_attach_by_url(vtop: Vtop, server: dict[str, Any], tmp_path: Path) -> None:
+    """Another vtop, which started nothing, watches the same server by its address and may not stop it."""
+    stranger = Vtop(tmp_path / "stranger", vtop.root)
+    status = stranger.json("status", "--url", server["url"], "--window", "1")
+    seen = next(s for s in status["servers"] if s["url"] == server["url"])
+    assert seen["owned"] is False
+    assert seen["state"] == "foreign"
+    assert seen["engines"][0]["model_name"] == "tiny"
+    refused = stranger.run("stop", seen["name"], "--yes", check=False)
+    assert refused.returncode == 1 or refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+    assert psutil.pid_exists(server["pid"])
+
+
+async def test_the_dashboard_shows_it(vtop: Vtop, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real screen over the real facade against the live server."""
+    for key, value in vtop.env().items():
+        monkeypatch.setenv(key, value)
+    from vtop.service import ServiceOptions, VtopService
+    from vtop.ui.app import VtopApp
+    from vtop.ui.screenshot import screen_text
+
+    app = VtopApp(VtopService(ServiceOptions(discover=False)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        end = time.monotonic() + 30
+        text = ""
+        while time.monotonic() < end and not ("READY" in text and "KV" in text and "tiny" in text):
+            await pilot.pause(0.5)
+            text = screen_text(app)
+        assert "READY" in text
+        assert "tiny" in text
+        assert "SIMULATED" not in text
+    assert psutil.pid_exists(server["pid"])
+
+
+def test_stop_leaves_nothing(vtop: Vtop, server: dict[str, Any]) -> None:
+    """After a stop no process of the tree lives and the port is free; a second stop is harmless."""
+    assert len(marked_processes(vtop.home)) >= 3
+    done = vtop.run("stop", NAME, "--yes", timeout=120)
+    assert "stopped" in done.stdout
+    assert_nothing_left(vtop.home)
+    assert port_is_free(server["port"])
