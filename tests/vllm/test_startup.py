@@ -1,5 +1,7 @@
 """Phases of a start-up and the numbers in it, from the log lines of vLLM 0.6 to 0.33."""
 
+# ruff: noqa: E501 - log lines stay whole
+
 from __future__ import annotations
 
 from pathlib import Path

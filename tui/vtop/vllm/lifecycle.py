@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +49,19 @@ class Diagnosis:
     remedies: tuple[Remedy, ...] = ()
     line_number: int | None = None
     """Line of the log that says it, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeathContext:
+    """What is known about a dead server beside its log."""
+
+    settings: Mapping[str, str | int | float] = field(default_factory=dict)
+    """Preset values that it ran with (`port`, `max_num_seqs`, `gpu_memory_utilization`, ...)."""
+    was_ready: bool = False
+    """It had answered /health."""
+    worker_exit_codes: tuple[int, ...] = ()
+    """Of its children, where they are known; negative: the signal."""
+    port_owner: str = ""
+    """Who listens on its port, in words."""
+    gpu_users: str = ""
+    """Who holds memory of its GPUs, in words."""
