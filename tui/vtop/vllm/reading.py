@@ -118,7 +118,7 @@ class EngineReading:
     generation_tokens_total: float | None = None
     """The raw counter, summed over engines, for cross-checks."""
     prompt_tokens_total: float | None = None
-    missing: Mapping[str, str] = EMPTY
+    missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     """Field name -> why this server does not say it."""
     restarted: bool = False
     """Counters began again inside this window: rates cover the time since."""
