@@ -1,1 +1,1 @@
-"""A simulated vLLM server and GPU whose speed follows from the roofline."""
+"""A simulated vLLM server and GPU: a real process with real sockets whose pace comes from the roofline."""
