@@ -1,0 +1,239 @@
+"""The one table of what a person can do: keys, footer, palette, help and `--readonly` are all made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from vtop.servers.status import ServerState
+from vtop.telemetry.snapshot import ServerView
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What decides whether an action can be done now."""
+
+    screen: str = "dashboard"
+    server: ServerView | None = None
+    servers: int = 0
+    load_running: bool = False
+    compare_running: bool = False
+    readonly: bool = False
+    item: bool = False
+    """Something is chosen on the current screen (a run, a preset, a finished test)."""
+
+    @property
+    def state(self) -> ServerState | None:
+        """The selected server's state."""
+        return self.server.status.state if self.server else None
+
+
+Check = Callable[[Situation], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that can be done."""
+
+    id: str
+    """Its name in the `[keys]` table of the settings."""
+    keys: str
+    """Default keys, by comma."""
+    label: str
+    """For the footer: one or two words."""
+    help: str
+    """For the help screen and the palette: one sentence."""
+    group: str
+    mutates: bool = False
+    """Not allowed with `--readonly`."""
+    can: Check = lambda _: True
+    footer: int = 0
+    """Place in the footer, the higher the sooner it is dropped; 0: not there."""
+    screens: tuple[str, ...] = ()
+    """Where the footer shows it; (): everywhere."""
+
+
+def _always(_: Situation) -> bool:
+    return True
+
+
+def _can_load(now: Situation) -> bool:
+    ready = now.state in (ServerState.READY, ServerState.DEGRADED, ServerState.FOREIGN)
+    return now.load_running or (ready and not now.compare_running)
+
+
+def _can_stop(now: Situation) -> bool:
+    if now.screen == "load" and now.load_running:
+        return True
+    if now.screen == "compare" and now.compare_running:
+        return True
+    view = now.server
+    if view is None or not view.status.owned:
+        return False
+    if view.status.state in (ServerState.STOPPED, ServerState.FAILED, ServerState.LOST):
+        return bool(view.status.pids)
+    return view.status.state not in (ServerState.STOPPING, ServerState.FOREIGN)
+
+
+def _can_forget(now: Situation) -> bool:
+    return now.state in (ServerState.STOPPED, ServerState.FAILED, ServerState.LOST)
+
+
+def _can_remedy(now: Situation) -> bool:
+    view = now.server
+    if view is None or now.state is not ServerState.FAILED or view.status.diagnosis is None:
+        return False
+    return bool(view.status.preset) and any(remedy.overrides for remedy in view.status.diagnosis.remedies)
+
+
+def _has_server(now: Situation) -> bool:
+    return now.server is not None
+
+
+def _has_log(now: Situation) -> bool:
+    return now.server is not None and now.server.status.log_path is not None
+
+
+def _can_chat(now: Situation) -> bool:
+    return now.state in (ServerState.READY, ServerState.DEGRADED, ServerState.FOREIGN)
+
+
+def _several(now: Situation) -> bool:
+    return now.servers > 1
+
+
+def _item(now: Situation) -> bool:
+    return now.item
+
+
+SERVERS, MEASURE, LOOK, MOVE, VTOP = "Servers", "Measure", "Look", "Move", "vtop"
+GROUPS = (SERVERS, MEASURE, LOOK, MOVE, VTOP)
+"""In the order of the help screen."""
+
+ACTIONS: tuple[Action, ...] = (
+    Action("start", "s", "Start", "Start a server from a preset.", SERVERS, mutates=True, footer=1,
+           screens=("dashboard", "logs", "explain")),
+    Action("stop", "x", "Stop", "Stop the selected server; on the load test and compare screens, stop that.", SERVERS,
+           mutates=True, can=_can_stop, footer=2),
+    Action("remedy", "f", "Fix", "Apply the suggested remedy of a failed server and start it again.", SERVERS,
+           mutates=True, can=_can_remedy, footer=1),
+    Action("forget", "X", "Forget", "Drop a stopped or failed server from the list.", SERVERS, mutates=True,
+           can=_can_forget, footer=9, screens=("dashboard",)),
+    Action("logs", "g", "Logs", "The selected server's log.", SERVERS, can=_has_log, footer=5,
+           screens=("dashboard", "explain", "start", "load")),
+    Action("chat", "t", "Chat", "Send one prompt and see the answer stream in, with its TTFT and TPOT.", SERVERS,
+           mutates=True, can=_can_chat, footer=7, screens=("dashboard",)),
+    Action("edit", "E", "Edit", "Edit the chosen preset in $EDITOR; it is checked when you come back.", SERVERS,
+           mutates=True, can=lambda now: now.screen == "start" and now.item, footer=3, screens=("start",)),
+    Action("load", "l", "Load test", "Run a load test on the selected server at once.", MEASURE, mutates=True,
+           can=_can_load, footer=2, screens=("dashboard", "explain", "result")),
+    Action("choose-load", "L", "Workload", "Choose workload, concurrency and length of the load test.", MEASURE,
+           mutates=True, can=_can_load, footer=8, screens=("dashboard", "load", "result")),
+    Action("compare", "c", "Compare", "Compare presets: start, load and stop each, then a table with verdicts.",
+           MEASURE, mutates=True, footer=4, screens=("dashboard", "runs", "start")),
+    Action("runs", "r", "Runs", "Saved load tests and comparisons.", MEASURE, footer=6,
+           screens=("dashboard", "result", "compare")),
+    Action("export", "o", "Export", "Write the shown result as Markdown, CSV and HTML.", MEASURE,
+           can=lambda now: now.item and now.screen in ("result", "compare", "runs"), footer=3,
+           screens=("result", "compare", "runs")),
+    Action("delete", "D,delete", "Delete", "Delete the chosen run, after a confirmation.", MEASURE, mutates=True,
+           can=lambda now: now.item and now.screen == "runs", footer=4, screens=("runs",)),
+    Action("mark", "space", "Mark", "Mark or unmark the chosen row.", MEASURE,
+           can=lambda now: now.screen in ("compare", "runs"), footer=2, screens=("compare", "runs")),
+    Action("explain", "e", "Explain", "The verdict with its arithmetic, every reading, and why others are missing.",
+           LOOK, can=_has_server, footer=3, screens=("dashboard", "load")),
+    Action("window", "w", "Window", "Window of every live rate and percentile: 10, 30, 60 or 300 s.", LOOK),
+    Action("pause", "p", "Pause", "Stop painting; measuring goes on.", LOOK, footer=8, screens=("dashboard",)),
+    Action("faster", "plus,equals_sign", "Faster", "Paint more often.", LOOK),
+    Action("slower", "minus", "Slower", "Paint less often: fewer bytes on a slow link.", LOOK),
+    Action("large", "b", "Big", "Large numbers, for a projector.", LOOK),
+    Action("chart-1", "1", "TTFT", "Show the TTFT chart; once more: full screen.", LOOK),
+    Action("chart-2", "2", "TPOT", "Show the TPOT chart; once more: full screen.", LOOK),
+    Action("chart-3", "3", "Output", "Show the output chart; once more: full screen.", LOOK),
+    Action("panel-gpus", "4", "GPUs", "The GPU panel on the full screen, and back.", LOOK),
+    Action("panel-servers", "5", "Servers", "The server list on the full screen, and back.", LOOK),
+    Action("panel-engine", "6", "Engine", "The engine and the verdict on the full screen, and back.", LOOK),
+    Action("search", "slash", "Search", "Search in the log.", LOOK, can=lambda now: now.screen == "logs", footer=2,
+           screens=("logs",)),
+    Action("search-next", "n", "Next", "The next match.", LOOK, can=lambda now: now.screen == "logs" and now.item,
+           footer=3, screens=("logs",)),
+    Action("search-back", "N", "Previous", "The match before.", LOOK,
+           can=lambda now: now.screen == "logs" and now.item),
+    Action("follow", "F", "Follow", "Stay at the end of the log.", LOOK, can=lambda now: now.screen == "logs",
+           footer=2, screens=("logs",)),
+    Action("next-server", "tab,down,j", "Next", "Select the next server.", MOVE, can=_several),
+    Action("previous-server", "shift+tab,up,k", "Previous", "Select the server before.", MOVE, can=_several),
+    Action("gpus-down", "right_square_bracket", "GPUs down", "Scroll the list of GPUs.", MOVE),
+    Action("gpus-up", "left_square_bracket", "GPUs up", "Scroll the list of GPUs back.", MOVE),
+    Action("open", "enter", "Open", "Open what is selected.", MOVE, can=lambda now: now.item or now.server is not None,
+           footer=1, screens=("start", "load", "compare", "runs", "choose-load")),
+    Action("back", "escape", "Back", "Back to the screen before.", MOVE,
+           can=_always, footer=1, screens=("start", "load", "result", "logs", "compare", "chat", "runs", "help",
+                                           "explain", "choose-load")),
+    Action("help", "question_mark,f1", "Help", "Keys, and what each number means.", VTOP, footer=2),
+    Action("picture", "S", "Picture", "Save a picture of this screen as SVG.", VTOP),
+    Action("suspend", "ctrl+z", "Suspend", "Put vtop in the background; `fg` brings it back.", VTOP),
+    Action("quit", "q,ctrl+c,ctrl+q", "Quit", "Leave vtop; servers keep running.", VTOP, footer=3,
+           screens=("dashboard",)),
+)  # fmt: skip
+"""Every action, in the order of footer and help."""
+
+BY_ID: Mapping[str, Action] = {action.id: action for action in ACTIONS}
+"""The same by id."""
+
+OPEN_LABELS = {"start": "Start it", "load": "Result", "compare": "Go", "runs": "Open", "choose-load": "Run it"}
+"""What `enter` does on a screen, for the footer."""
+
+
+def can_act(action: Action, now: Situation) -> bool:
+    """Whether it can be done now; nothing that changes anything with `--readonly`."""
+    return not (action.mutates and now.readonly) and action.can(now)
+
+
+def label_of(action: Action, now: Situation) -> str:
+    """The footer's word for it, here and now."""
+    if action.id == "open":
+        return OPEN_LABELS.get(now.screen, action.label)
+    if action.id == "load" and now.load_running:
+        return "Watch test"
+    if action.id == "compare" and now.compare_running:
+        return "Watch compare"
+    if action.id == "stop" and now.screen == "load" and now.load_running:
+        return "Stop test"
+    if action.id == "stop" and now.screen == "compare" and now.compare_running:
+        return "Stop comparing"
+    if action.id == "mark" and now.screen == "compare":
+        return "Pick"
+    return action.label
+
+
+KEY_NAMES = {
+    "question_mark": "?", "slash": "/", "plus": "+", "minus": "-", "equals_sign": "=", "right_square_bracket": "]",
+    "left_square_bracket": "[", "escape": "esc", "delete": "del", "space": "space", "shift+tab": "shift+tab",
+}  # fmt: skip
+"""Textual's names of keys -> what is printed on them."""
+
+
+def key_name(key: str) -> str:
+    """A key as a person writes it: `?`, `^c`, `shift+tab`."""
+    key = key.strip()
+    if key.startswith("ctrl+"):
+        return "^" + key[5:]
+    return KEY_NAMES.get(key, key)
+
+
+def keys_of(action: Action, keymap: Mapping[str, str]) -> list[str]:
+    """The keys of an action with the user's own in place of the default ones."""
+    return [key_name(key) for key in keymap.get(action.id, action.keys).split(",") if key.strip()]
+
+
+def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
+    """What is wrong with a user's `[keys]` table, one line each."""
+    problems = [f"[keys] {name}: there is no such action" for name in keymap if name not in BY_ID]
+    owners: dict[str, str] = {}
+    for action in ACTIONS:
+        for key in keymap.get(action.id, action.keys).split(","):
+            other = owners.setdefault(key.strip(), action.id)
+            if other != action.id:
+                problems.append(f"[keys] {key.strip()} is both {other} and {action.id}; the first one wins")
+    return problems

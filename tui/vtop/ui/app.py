@@ -1,0 +1,341 @@
+"""The application: owns the pump and the choices of the viewer, knows nothing of how anything is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, ClassVar, TypeVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.timer import Timer
+
+from vtop.clock import Clock, SystemClock
+from vtop.contract import Service
+from vtop.errors import VtopError
+from vtop.load.progress import LoadRequest
+from vtop.servers.status import ServerState
+from vtop.telemetry.snapshot import ServerView, Snapshot
+from vtop.ui.actions import ACTIONS, BY_ID, Situation, can_act, keymap_problems
+from vtop.ui.calls import Calls, aside
+from vtop.ui.deeds import Deeds
+from vtop.ui.display import PAINT_RATES_HZ, DisplaySettings
+from vtop.ui.glyphs import ASCII, UNICODE
+from vtop.ui.layout import FRAMED_HEIGHT, FRAMED_WIDTH
+from vtop.ui.page import Page
+from vtop.ui.palette import VtopCommands
+from vtop.ui.pump import Pump
+from vtop.ui.screens.confirm import ConfirmScreen
+from vtop.ui.screens.dashboard import Dashboard
+from vtop.ui.theme import DARK, LIGHT
+from vtop.ui.transitions import Ending, endings
+from vtop.ui.view import View
+from vtop.ui.words import selected, step_through
+
+CLOSE_WITHIN_S = 0.15
+"""How long the service may take to close before the screen is left anyway."""
+
+EXPORTS = ("md", "csv", "html")
+"""Forms that `o` writes."""
+
+RUNNING_LOAD = ("preparing", "warming-up", "running", "stopping")
+"""States of a load test that goes on."""
+
+Result = TypeVar("Result")
+
+
+class VtopApp(App[int]):
+    """The dashboard and control panel.
+
+    Args:
+        service: everything below the screen.
+        settings: how to draw.
+        clock: for ages of data.
+        large: large type from the start.
+    """
+
+    CSS_PATH = "app.tcss"
+    TITLE = "vtop"
+    COMMANDS: ClassVar[set[type[Any] | Callable[[], type[Any]]]] = {VtopCommands}
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            action.keys,
+            f"act('{action.id}')",
+            action.label,
+            id=action.id,
+            tooltip=action.help,
+            show=False,
+            priority=action.id in ("quit", "suspend"),
+        )
+        for action in ACTIONS
+    ]
+
+    def __init__(
+        self, service: Service, settings: DisplaySettings | None = None, *, clock: Clock | None = None
+    ) -> None:
+        super().__init__()
+        self.settings = (settings or DisplaySettings()).resolved()
+        self.service = service
+        self.clock: Clock = clock or SystemClock()
+        self.glyphs = ASCII if self.settings.ascii else UNICODE
+        self.pump = Pump()
+        self.view = View(
+            readonly=service.readonly,
+            large=self.settings.large,
+            paint_hz=self.settings.paint_hz or PAINT_RATES_HZ[2],
+            window_s=self.settings.window_s,
+        )
+        self.load_request: LoadRequest | None = None
+        """What `l` runs; the last choice made with `L`."""
+        self.calls = Calls(self.report)
+        self.deeds = Deeds(self)
+        self.left_running: tuple[tuple[str, str], ...] = ()
+        """Name and address of the servers that live on after the exit."""
+        self._painter: Timer | None = None
+        self._before: Snapshot | None = None
+        self._paint_failed = ""
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+
+    # Lifecycle.
+
+    def get_default_screen(self) -> Screen[Any]:
+        """The dashboard is the ground floor."""
+        return Dashboard()
+
+    async def on_mount(self) -> None:
+        """Opens the service beside the first paint, never before it."""
+        self.set_keymap({name: keys for name, keys in self.settings.keys.items() if name in BY_ID})
+        for problem in keymap_problems(self.settings.keys):
+            self.notify(problem, severity="warning", markup=False)
+        if self.settings.theme in self.available_themes:
+            self.theme = self.settings.theme
+        else:
+            self.notify(f"there is no theme {self.settings.theme}", severity="warning", markup=False)
+            self.theme = DARK.name
+        self.pump.connect(self.service.subscribe)
+        self._painter = self.set_interval(1 / self.view.paint_hz, self.tick)
+        if self.view.window_s != self.settings.__class__().window_s:
+            self.service.set_window(self.view.window_s)
+        self.calls.run(self.service.open(), "start measuring", lambda _: self.paint_soon())
+
+    async def on_unmount(self) -> None:
+        """Lets go of the service; a hung one is left behind, its servers live on either way."""
+        newest = self.pump.newest
+        if newest is not None:
+            self.left_running = tuple(
+                (view.status.name, view.status.url)
+                for view in newest.servers
+                if view.status.owned and view.status.state in (ServerState.READY, ServerState.STARTING)
+            )
+        self.pump.disconnect()
+        self.calls.cancel()
+        closing = asyncio.get_running_loop().create_task(self._close_service())
+        await asyncio.wait({closing}, timeout=CLOSE_WITHIN_S)
+
+    async def _close_service(self) -> None:
+        with contextlib.suppress(Exception):
+            await self.service.close()
+
+    # Painting.
+
+    def tick(self) -> None:
+        """Paints what is new, at the chosen rate."""
+        newest = self.pump.newest
+        if newest is not None:
+            self.view.data_age_s = max(0.0, self.clock.monotonic() - newest.at_s)
+            self._tell_endings(newest)
+        if not self.view.paused:
+            self.paint_now()
+
+    def paint_now(self) -> None:
+        """Paints the screen on top from the newest snapshot, if anything changed."""
+        page = self.screen
+        if not isinstance(page, Page) or not page.is_mounted:
+            return
+        aged = int(self.view.data_age_s) if self.view.data_age_s >= 3 else 0
+        snapshot = self.pump.take((id(page), page.size, aged, page.pulse()))
+        if snapshot is None:
+            return
+        try:
+            with self.batch_update():
+                page.paint(snapshot)
+        except Exception as error:  # A fault in one panel must not take the whole screen away.
+            text = f"{type(error).__name__}: {error}"
+            if text != self._paint_failed:
+                self._paint_failed = text
+                self.notify(text, title="This screen could not be drawn", severity="error", markup=False)
+
+    def paint_soon(self) -> None:
+        """Paints after the current message, also while paused: a key that was pressed must show its effect."""
+        self.pump.again()
+        self.call_later(self.paint_now)
+
+    def _tell_endings(self, newest: Snapshot) -> None:
+        if newest is self._before:
+            return
+        for ending in endings(self._before, newest):
+            self.tell(ending)
+        self._before = newest
+
+    def tell(self, ending: Ending) -> None:
+        """Says that something long has ended, with a bell if asked for."""
+        self.notify(ending.text, title=ending.title, severity="error" if ending.failed else "information", markup=False)
+        if self.settings.bell:
+            self.bell()
+
+    def set_paint_rate(self, by: int) -> None:
+        """Steps through the paint rates."""
+        rates = PAINT_RATES_HZ
+        nearest = min(range(len(rates)), key=lambda i: abs(rates[i] - self.view.paint_hz))
+        self.view.paint_hz = rates[max(0, min(len(rates) - 1, nearest + by))]
+        if self._painter is not None:
+            self._painter.stop()
+        self._painter = self.set_interval(1 / self.view.paint_hz, self.tick)
+        self.notify(f"painting {self.view.paint_hz:g} times a second", markup=False, timeout=2)
+
+    # What is selected, and what can be done.
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest one that reached the screen."""
+        return self.pump.newest or self.service.snapshot()
+
+    def server_in(self, snapshot: Snapshot) -> ServerView | None:
+        """The selected server of a snapshot."""
+        return selected(snapshot, self.view.server)
+
+    def select(self, by: int) -> None:
+        """Selects the next server; every screen follows."""
+        snapshot = self.snapshot
+        names = [view.status.name for view in snapshot.servers]
+        now = self.server_in(snapshot)
+        if names and now is not None:
+            self.view.server = step_through(names, now.status.name, by)
+            self.paint_soon()
+
+    def load_running(self) -> bool:
+        """Whether a load test goes on."""
+        progress = self.service.load_progress()
+        return progress is not None and progress.state in RUNNING_LOAD
+
+    def compare_running(self) -> bool:
+        """Whether a comparison goes on."""
+        progress = self.service.compare_progress()
+        return progress is not None and progress.state == "running"
+
+    def situation(self, page: Screen[Any] | None = None) -> Situation:
+        """What decides which actions are possible."""
+        page = page or self.screen
+        snapshot = self.pump.newest
+        return Situation(
+            screen=page.NAME if isinstance(page, Page) else "",
+            server=self.server_in(snapshot) if snapshot else None,
+            servers=len(snapshot.servers) if snapshot else 0,
+            load_running=self.load_running(),
+            compare_running=self.compare_running(),
+            readonly=self.view.readonly,
+            item=page.has_item() if isinstance(page, Page) else False,
+        )
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of what cannot be done now fall through."""
+        if action == "act" and parameters:
+            found = BY_ID.get(str(parameters[0]))
+            if found is not None and found.mutates and self.view.readonly:
+                return True
+            if isinstance(self.screen, ConfirmScreen):
+                return found is not None and found.id == "quit"
+        return True
+
+    def action_act(self, name: str) -> None:
+        """A key of the table was pressed."""
+        self.act(name)
+
+    def act(self, name: str) -> None:
+        """Does an action of the table: on the current screen if it knows how, else here."""
+        action = BY_ID[name]
+        now = self.situation()
+        if action.mutates and now.readonly:
+            self.notify(f"{action.label}: not possible with --readonly", severity="warning", markup=False, timeout=3)
+            return
+        if not can_act(action, now):
+            self.deeds.explain_refusal(name, now)
+            return
+        method = "do_" + name.replace("-", "_")
+        handler = getattr(self.screen, method, None) or getattr(self.deeds, method)
+        try:
+            handler()
+        except Exception as error:  # Shown to the person: a key that fails must not end the screen.
+            self.report(error, action.label)
+        self.paint_soon()
+
+    def call(self, call: Coroutine[Any, Any, Result], what: str, then: Callable[[Result], None] | None = None) -> None:
+        """Calls the service without waiting; see `Calls.run`."""
+
+        def done(result: Result) -> None:
+            if then is not None:
+                then(result)
+            self.paint_soon()
+
+        self.calls.run(call, what, done)
+
+    def report(self, error: BaseException, what: str) -> None:
+        """Shows an error: its cause and its remedy, literally."""
+        if isinstance(error, VtopError):
+            text = f"{error.what}\n{error.remedy}" if error.remedy else error.what
+        else:
+            text = f"{type(error).__name__}: {error}"
+        self.notify(text, title=what, severity="error", timeout=12, markup=False)
+
+    def one_chart(self) -> bool:
+        """Whether the terminal has room for one of the three charts only."""
+        width, height = self.size
+        return not (width >= FRAMED_WIDTH and height >= FRAMED_HEIGHT)
+
+    def open_page(self, page: Page) -> None:
+        """Shows a screen above the dashboard; one that is open already is come back to, never stacked twice."""
+        for index, open_page in enumerate(self.screen_stack):
+            if type(open_page) is type(page) and index > 0:
+                while self.screen is not open_page:
+                    self.pop_screen()
+                break
+        if type(self.screen) is type(page):
+            self.switch_screen(page)
+        else:
+            self.push_screen(page)
+
+    def ask(self, question: str, detail: str, yes: str, no: str, then: Callable[[], None]) -> None:
+        """Asks before something is destroyed; `then` runs only on a yes."""
+
+        def answered(answer: bool | None) -> None:
+            if answer:
+                then()
+
+        self.push_screen(ConfirmScreen(question, detail, yes, no), answered)
+
+    def export_run(self, run_id: str) -> None:
+        """Writes every form of a report and says where."""
+        service = self.service
+
+        async def write() -> list[str]:
+            return [await aside(lambda kind=kind: service.export(run_id, kind)) for kind in EXPORTS]  # type: ignore[misc]
+
+        self.call(
+            write(), "export", lambda paths: self.notify("\n".join(paths), title="Exported", timeout=12, markup=False)
+        )
+
+    async def push_screen_wait_here(self, screen: ConfirmScreen) -> bool:
+        """Asks and waits for the answer, from a call of `Calls`, which is no worker of Textual."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.push_screen(screen, lambda yes: answer.set_result(bool(yes)) if not answer.done() else None)
+        return await answer
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[Any]:
+        """Only the theme and the picture of Textual's own; the rest comes from the table of actions."""
+        for command in super().get_system_commands(screen):
+            if command.title in ("Theme",):
+                yield command

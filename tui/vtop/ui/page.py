@@ -1,0 +1,115 @@
+"""What every screen has: the header, the footer with what can be done now, and one way to be painted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.screen import Screen
+
+from vtop.telemetry.snapshot import Snapshot
+from vtop.ui.canvas import Canvas
+from vtop.ui.glyphs import Glyphs
+from vtop.ui.ink import Line
+from vtop.ui.panels.footer import footer
+from vtop.ui.panels.header import header
+
+if TYPE_CHECKING:
+    from vtop.ui.app import VtopApp
+
+
+class Page(Screen[None]):
+    """A full screen of vtop."""
+
+    NAME: ClassVar[str] = ""
+    """Its name in the table of actions."""
+    HEADING: ClassVar[str] = ""
+    """What the header calls it."""
+    AUTO_FOCUS = ""
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+        (0, "-narrow"),
+        (100, "-wide"),
+        (160, "-very-wide"),
+    ]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-flat"), (16, "-low"), (28, "-tall")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: list[tuple[int, int, str]] = []
+
+    @property
+    def vtop(self) -> VtopApp:
+        """The application, with its type."""
+        from vtop.ui.app import VtopApp
+
+        app = self.app
+        assert isinstance(app, VtopApp)
+        return app
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """The marks to draw with."""
+        return self.vtop.glyphs
+
+    def compose(self) -> ComposeResult:
+        """Header, body, footer."""
+        yield Canvas(id="header")
+        yield from self.compose_body()
+        yield Canvas(id="footer")
+
+    def compose_body(self) -> ComposeResult:
+        """What stands between header and footer."""
+        yield Canvas(id="body")
+
+    def on_mount(self) -> None:
+        """Sets the marks and paints at once, not only with the next tick."""
+        for canvas in self.query(Canvas):
+            canvas.plain_text = self.glyphs.ascii
+        self.vtop.paint_soon()
+
+    def on_screen_resume(self) -> None:
+        """Back on top: what was missed is painted at once."""
+        self.vtop.paint_soon()
+
+    def paint(self, snapshot: Snapshot) -> None:
+        """Draws everything from one snapshot; rows that did not change cost nothing."""
+        app = self.vtop
+        server = app.server_in(snapshot)
+        situation = app.situation(self)
+        keymap = app.settings.keys
+
+        def draw_footer(width: int, height: int) -> list[Line]:
+            line, self._places = footer(situation, keymap, width)
+            return [line]
+
+        self.query_one("#header", Canvas).show(
+            lambda width, height: [header(snapshot, server, app.view, width, self.glyphs, self.heading())]
+        )
+        self.query_one("#footer", Canvas).show(draw_footer)
+        self.paint_body(snapshot)
+
+    def heading(self) -> str:
+        """What the header calls this screen now."""
+        return self.HEADING
+
+    def paint_body(self, snapshot: Snapshot) -> None:
+        """Draws what stands between header and footer."""
+
+    def pulse(self) -> object:
+        """Changes when there is something to paint apart from a new snapshot."""
+        return None
+
+    def has_item(self) -> bool:
+        """Whether something is chosen here that `enter` and its like act on."""
+        return False
+
+    @on(Canvas.Clicked, "#footer")
+    def _footer_clicked(self, event: Canvas.Clicked) -> None:
+        for start, end, action in self._places:
+            if start <= event.x < end:
+                if action == "palette":
+                    self.app.action_command_palette()
+                else:
+                    self.vtop.act(action)
+                return

@@ -1,0 +1,69 @@
+"""The command palette: every action that is possible now, and what people look for by name (`start spec-ngram`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+
+from vtop.errors import VtopError
+from vtop.ui.actions import ACTIONS, BY_ID, can_act, keys_of, label_of
+from vtop.ui.ink import printable
+
+if TYPE_CHECKING:
+    from vtop.ui.app import VtopApp
+
+
+class VtopCommands(Provider):
+    """Actions, and starts and stops by name."""
+
+    @property
+    def vtop(self) -> VtopApp:
+        """The application, with its type."""
+        from vtop.ui.app import VtopApp
+
+        app = self.app
+        assert isinstance(app, VtopApp)
+        return app
+
+    def _commands(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
+        app = self.vtop
+        now = app.situation(self.screen)
+        for action in ACTIONS:
+            if can_act(action, now):
+                keys = ", ".join(keys_of(action, app.settings.keys))
+                yield label_of(action, now), f"{action.help}  ({keys})", partial(app.act, action.id)
+        if now.readonly:
+            return
+        try:
+            presets, _ = app.service.presets()
+        except VtopError:
+            presets = ()
+        for preset in presets:
+            yield (
+                f"start {printable(preset.name)}",
+                printable(preset.title),
+                partial(app.deeds.start_preset, preset.name),
+            )
+        for view in app.snapshot.servers:
+            name = view.status.name
+            if can_act(BY_ID["stop"], replace(now, screen="", server=view)):
+                yield f"stop {printable(name)}", printable(view.status.url), partial(app.deeds.ask_stop, name)
+            yield f"show {printable(name)}", "select this server", partial(app.deeds.choose_server, name)
+
+    async def discover(self) -> Hits:
+        """Everything, before anything is typed."""
+        for title, text, run in self._commands():
+            yield DiscoveryHit(Content(title), run, title, Content(text).plain)
+
+    async def search(self, query: str) -> Hits:
+        """What matches."""
+        matcher = self.matcher(query)
+        for title, text, run in self._commands():
+            score = matcher.match(title)
+            if score > 0:
+                yield Hit(score, matcher.highlight(title), run, title, text)

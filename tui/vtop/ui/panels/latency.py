@@ -1,0 +1,132 @@
+"""TTFT, TPOT and output: as titles of charts, and as the strip of three numbers where only one chart fits."""
+
+from __future__ import annotations
+
+from vtop import units
+from vtop.telemetry.snapshot import ServerView, Snapshot
+from vtop.ui.charts.plotext_chart import ChartSpec
+from vtop.ui.charts.series import history_spec
+from vtop.ui.glyphs import Glyphs
+from vtop.ui.ink import Line
+from vtop.ui.words import bucket_range, latency_age, latency_mean
+
+CHARTS = ("TTFT", "TPOT", "Output")
+"""In the order of the keys 1, 2, 3."""
+
+ROLES = ("ttft", "tpot", "output")
+
+MARKED_EVENTS = ("restart", "load-start", "load-end", "throttle", "gpu-lost")
+"""Events that are drawn on the charts."""
+
+
+def main_number(server: ServerView | None, chart: int) -> tuple[str, str]:
+    """The number to read first, and its role: dim where it is from before the window."""
+    engine = server.engine if server else None
+    if engine is None:
+        return units.DASH, "dim"
+    if chart == 2:
+        return units.rate(engine.generation_tokens_per_s, "tok/s"), "strong"
+    latency = engine.ttft if chart == 0 else engine.tpot or engine.itl
+    stale = latency is not None and latency.age_s > 0
+    return latency_mean(latency), "dim" if stale or latency is None else "strong"
+
+
+def second_number(server: ServerView | None, chart: int) -> str:
+    """What stands beside it: the percentile as its bucket, the floor, the request rate, or the age."""
+    engine = server.engine if server else None
+    if engine is None:
+        return ""
+    if chart == 2:
+        return units.rate(engine.requests_per_s, "req/s") if engine.requests_per_s is not None else ""
+    latency = engine.ttft if chart == 0 else engine.tpot or engine.itl
+    if latency is None:
+        return "not said by this server"
+    age = latency_age(latency)
+    if age:
+        return age
+    floor = server.verdict.tpot_floor_s if server and server.verdict else None
+    if chart == 1 and floor is not None:
+        return f"floor {units.duration(floor)}"
+    return f"p95 {bucket_range(latency.p95)}" if latency.p95 else ""
+
+
+def chart_title(server: ServerView | None, chart: int) -> Line:
+    """`TTFT ─ mean 84 ms · p95 100–250 ms`."""
+    number, role = main_number(server, chart)
+    title = Line(f"{chart + 1} ", "key").add(CHARTS[chart], "title").add("  ")
+    if chart != 2 and number != units.DASH:
+        title.add("mean ", "dim")
+    title.add(number, role)
+    second = second_number(server, chart)
+    if second:
+        title.add(" · ", "dim").add(second, "floor" if second.startswith("floor") else "dim")
+    return title
+
+
+def numbers_strip(server: ServerView | None, chosen: int, width: int, height: int) -> list[Line]:
+    """Three numbers in three columns, two rows; one row and less where there is no room."""
+    column = width // 3
+    if width < 60:
+        row = Line()
+        for chart in range(3):
+            number, role = main_number(server, chart)
+            row.join(Line(f"{chart + 1} " if chart != chosen else f"[{chart + 1}]", "key").add(number, role).add("  "))
+        return [row.fit(width)][:height]
+    top, bottom = Line(), Line()
+    for chart in range(3):
+        number, role = main_number(server, chart)
+        cell = Line(f"[{chart + 1}]" if chart == chosen else f" {chart + 1} ", "key")
+        cell.add(CHARTS[chart], ROLES[chart] if chart == chosen else "title").add(" ")
+        if chart != 2 and number != units.DASH:
+            cell.add("mean ", "dim")
+        cell.add(number, role)
+        top.join(cell.fit(column))
+        second = second_number(server, chart)
+        bottom.join(Line("   ").add(second, "floor" if second.startswith("floor") else "dim").fit(column))
+    return [top.fit(width), bottom.fit(width)][:height]
+
+
+def chart_spec(snapshot: Snapshot, server: ServerView | None, chart: int, width: int, height: int) -> ChartSpec | None:
+    """The history of one of the three, with the floor and the marks of events; None where nothing was measured."""
+    if server is None:
+        return None
+    name = server.status.name
+    span = max(120.0, 12 * snapshot.window_s)
+    history = snapshot.history
+    keys = ("ttft_mean_s", "tpot_mean_s", "generation_tokens_per_s")
+    floor = server.verdict.tpot_floor_s if chart == 1 and server.verdict else None
+    scale = 1.0 if chart == 2 else 1000.0
+    times, values = history.series(f"server/{name}/{keys[chart]}", span)
+    series = (times, [None if value is None else value * scale for value in values])
+    uuids = server.status.gpu_uuids or ()
+    marks = [
+        event.at_s
+        for event in snapshot.events
+        if event.kind in MARKED_EVENTS and (event.subject == name or event.subject in uuids)
+    ]
+    return history_spec(
+        [(series, ROLES[chart])],
+        now=snapshot.at_s,
+        span_s=span,
+        width=width,
+        height=height,
+        unit=(lambda v: f"{units.significant(v, 3)}") if chart == 2 else (lambda v: f"{units.significant(v, 3)} ms"),
+        floor=None if floor is None else floor * 1000,
+        marks=marks,
+    )
+
+
+def empty_chart(server: ServerView | None, chart: int, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Why a chart is empty, in the middle of it."""
+    if server is None:
+        text = "no server"
+    elif server.engine is None:
+        text = server.scrape.message or "waiting for the first numbers"
+    elif chart == 2:
+        text = "no tokens yet: l runs a load test"
+    else:
+        text = "no finished request yet: l runs a load test"
+    text = text if len(text) <= width - 2 else text[: width - 3] + glyphs.ellipsis
+    rows = [Line() for _ in range(max(0, height // 2 - 1))]
+    rows.append(Line(" " * max(0, (width - len(text)) // 2)).add(text, "dim"))
+    return rows
