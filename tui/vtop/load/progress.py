@@ -45,11 +45,21 @@ class LoadRequest:
     slo_e2e_s: float | None = None
     label: str = ""
     simulated: bool = False
+    ramp_s: float | None = None
+    """Closed loop: streams start evenly over this time; open loop: the rate rises over it."""
+    choices: int | None = None
+    """`n` of the API: answers per request."""
+    search: bool = False
+    """Find the highest rate that holds the SLOs."""
+    measure_client: bool = True
+    """Measure on a loopback server first what this client itself adds."""
+    arrival: str | None = None
+    """`burst`: every request at once (needs `requests`); None: closed loop, or by `rate`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """A client-side quantity over requests."""
+    """A client-side quantity over requests: linear between order statistics, as numpy's default."""
 
     n: int
     mean: float | None = None
@@ -72,6 +82,27 @@ class RequestPoint:
     tpot_s: float | None
     e2e_s: float | None
     output_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStep:
+    """One step of a ladder or a search."""
+
+    concurrency: int | None
+    rate: float | None
+    """Requests a second that were asked for; None for a closed loop."""
+    requests: int
+    failed: int
+    output_tokens_per_s: float | None
+    requests_per_s: float | None
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    tpot_p50_s: float | None
+    tpot_p95_s: float | None
+    holds: bool | None = None
+    """Whether it kept the SLOs; None where there are none."""
+    why: str = ""
+    """Why it did not, or why the ladder ended here."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +140,10 @@ class LoadProgress:
     message: str = ""
     phase: str = ""
     """For ladders and searches: which step is running."""
+    steps: tuple[LoadStep, ...] = ()
+    """Finished steps of a ladder or search."""
+    started_s: float | None = None
+    """When the clock of the test started, on the machine's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,3 +179,38 @@ class LoadResult:
     gpu: Mapping[str, Any] = field(default_factory=dict)
     repeat_command: str = ""
     """The exact command line that repeats it."""
+    kind: str = "load"
+    """`load`, `ladder`, `search`, or `imported`."""
+    at_wall_s: float = 0.0
+    """When the clock started, seconds since the epoch."""
+    cancelled: int = 0
+    """Requests cut by the end of the test or by the user; neither completed nor failed."""
+    seed: int | None = None
+    concurrency_mean: float | None = None
+    """Requests in flight, weighted by time."""
+    peak_tokens_per_s: float | None = None
+    """The best whole second."""
+    tokens_per_chunk: float | None = None
+    """Above 1.05 the gaps between chunks are not the gaps between tokens."""
+    steady_from_s: float | None = None
+    steady_to_s: float | None = None
+    """The longest span with at least 90 % of the wanted concurrency."""
+    ttfo: Percentiles = field(default_factory=lambda: Percentiles(0))
+    """Time to the first answer text, for requests that reasoned first."""
+    e2e_from_schedule: Percentiles = field(default_factory=lambda: Percentiles(0))
+    """Open loop: latency from the time the request should have left."""
+    wait_before_send: Percentiles = field(default_factory=lambda: Percentiles(0))
+    """Open loop: how much later than scheduled requests left."""
+    asked_rate: float | None = None
+    achieved_rate: float | None = None
+    client_overhead_s: float | None = None
+    client_capacity_tokens_per_s: float | None = None
+    loop_lag_p99_s: float | None = None
+    client_bound: bool = False
+    steps: tuple[LoadStep, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    """vLLM version, model, flags, GPU, driver, workload hash."""
+    definitions: str = ""
+    """For imported results: whose formulas the numbers follow."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """(number, where it came from and what it means), for imported results."""

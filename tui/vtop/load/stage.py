@@ -1,0 +1,175 @@
+"""Who sends a stage: this process alone, or several with one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from vtop.load.client import ConnectionPool, Target
+from vtop.load.engine import Stage
+from vtop.load.stats import RequestRecord
+from vtop.load.workload import Prompt, Shape
+
+OnRecord = Callable[[RequestRecord], None]
+
+
+class Driver(Protocol):
+    """Runs one stage after another against the same server."""
+
+    processes: int
+    shard_lag_p99_s: float | None
+    """The worst loop lag of other processes; None when there are none."""
+
+    @property
+    def started_s(self) -> float | None:
+        """When the stage's first counted request left."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """Requests on their way."""
+        ...
+
+    @property
+    def records(self) -> Sequence[RequestRecord]:
+        """Finished counted requests of the stage."""
+        ...
+
+    @property
+    def warmup_records(self) -> Sequence[RequestRecord]:
+        """Finished warm-up requests of the stage."""
+        ...
+
+    @property
+    def reconnects(self) -> int:
+        """Requests sent again because a kept connection was dead."""
+        ...
+
+    def live_tokens(self) -> float:
+        """Output tokens so far."""
+        ...
+
+    async def prepare(self, shape: Shape, on_record: OnRecord) -> None:
+        """Everything that must not happen while the clock runs."""
+        ...
+
+    async def run(self) -> None:
+        """The stage itself."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it within five seconds."""
+        ...
+
+    def cancel(self) -> None:
+        """Ends it now."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of everything."""
+        ...
+
+
+class LocalDriver:
+    """This process."""
+
+    processes = 1
+    shard_lag_p99_s: float | None = None
+
+    def __init__(
+        self,
+        *,
+        target: Target,
+        model: str,
+        api_key: str | None,
+        running_usage: bool,
+        prompts: Iterator[Prompt],
+        warmup_prompts: Iterator[Prompt],
+        shard: int = 0,
+        shards: int = 1,
+    ) -> None:
+        self._target = target
+        self._model = model
+        self._api_key = api_key
+        self._running_usage = running_usage
+        self._prompts = prompts
+        self._warmup_prompts = warmup_prompts
+        self._shard = shard
+        self._shards = shards
+        self._pool = ConnectionPool(target)
+        self._stage: Stage | None = None
+        self._stopping = False
+
+    @property
+    def started_s(self) -> float | None:
+        """See `Driver`."""
+        return None if self._stage is None else self._stage.started_s
+
+    @property
+    def in_flight(self) -> int:
+        """See `Driver`."""
+        return 0 if self._stage is None else self._stage.in_flight
+
+    @property
+    def records(self) -> Sequence[RequestRecord]:
+        """See `Driver`."""
+        return [] if self._stage is None else self._stage.records
+
+    @property
+    def warmup_records(self) -> Sequence[RequestRecord]:
+        """See `Driver`."""
+        return [] if self._stage is None else self._stage.warmup_records
+
+    @property
+    def reconnects(self) -> int:
+        """See `Driver`."""
+        return self._pool.reconnects
+
+    def live_tokens(self) -> float:
+        """See `Driver`."""
+        return 0.0 if self._stage is None else self._stage.live_tokens()
+
+    async def prepare(self, shape: Shape, on_record: OnRecord) -> None:
+        """See `Driver`: encodes the requests and opens the connections."""
+        self._stage = Stage(
+            target=self._target,
+            pool=self._pool,
+            shape=shape,
+            prompts=self._prompts,
+            warmup_prompts=self._warmup_prompts,
+            model=self._model,
+            api_key=self._api_key,
+            running_usage=self._running_usage,
+            on_record=on_record,
+            shard=self._shard,
+            shards=self._shards,
+        )
+        self._stage.prepare()
+        await self._pool.open(-(-shape.streams // self._shards))
+
+    async def run(self, start_at_s: float | None = None) -> None:
+        """See `Driver`.
+
+        Args:
+            start_at_s: a time of the monotonic clock at which every process begins.
+        """
+        assert self._stage is not None
+        if self._stopping:
+            self._stage.cancel()
+        await self._stage.run(start_at_s)
+
+    def stop(self) -> None:
+        """See `Driver`."""
+        self._stopping = True
+        if self._stage is not None:
+            self._stage.stop()
+
+    def cancel(self) -> None:
+        """See `Driver`."""
+        self._stopping = True
+        if self._stage is not None:
+            self._stage.cancel()
+
+    async def close(self) -> None:
+        """See `Driver`."""
+        self._pool.close()

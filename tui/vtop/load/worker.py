@@ -1,0 +1,485 @@
+"""The child process that sends the load: `python -m vtop.load.worker`.
+
+Standard input: the plan as one JSON line, then `stop`, `cancel` or `context {...}` lines. Standard output: one JSON
+event a line, at most ten a second while it runs. When standard input closes, the parent is gone: what was measured is
+saved and the process ends. Ctrl-C and `stop` end the test within five seconds and keep what was measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from vtop.errors import VtopError
+from vtop.load import files, outcome, preflight
+from vtop.load.channel import Channel
+from vtop.load.client import Target, monotonic
+from vtop.load.ladder import Ladder
+from vtop.load.loopback import ClientFloor, measure_floor
+from vtop.load.looplag import LoopLag
+from vtop.load.outcome import Measured
+from vtop.load.progress import LoadRequest, LoadStep
+from vtop.load.search import RateSearch
+from vtop.load.stage import Driver, LocalDriver
+from vtop.load.stats import RequestRecord
+from vtop.load.words import WordSource
+from vtop.load.workload import Prompt, Shape, find_workload, resolve, settled, warmup_shape
+from vtop.results import store
+from vtop.secrets import resolve as resolve_key
+
+TICK_S = 0.1
+CONTEXT_WITHIN_S = 3.0
+"""How long the end waits for the server's and the GPU's readings."""
+PROBE_S = 10.0
+"""How long a closed loop runs to find the rate that an open one takes a share of."""
+SEARCH_RUN_S = 20.0
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What the parent asks for."""
+
+    run_id: str
+    directory: str
+    request: LoadRequest
+    repeat_command: str = ""
+
+
+@dataclass(slots=True)
+class _Point:
+    """A finished request on its way to the screen."""
+
+    at_s: float
+    ok: bool
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    output_tokens: int | None
+    failure: str
+
+
+class Worker:
+    """One load test from plan to saved result."""
+
+    def __init__(self, channel: Channel, plan: Plan) -> None:
+        self._channel = channel
+        self._plan = plan
+        self._request = plan.request
+        self._driver: Driver | None = None
+        self._stopped = False
+        self._orphaned = False
+        self._context: asyncio.Future[Mapping[str, Any]] | None = None
+        self._lag = LoopLag()
+        self._floor: ClientFloor | None = None
+        self._points: list[_Point] = []
+        self._steps: list[LoadStep] = []
+        self._phase = ""
+        self._notes: list[str] = []
+
+    # Commands
+
+    async def obey(self) -> None:
+        """Reads the parent's lines until it goes away."""
+        while True:
+            line = await self._channel.line()
+            if not line and self._channel.ended:
+                self._orphaned = True
+                self.cancel()
+                return
+            word, _, rest = line.partition(b" ")
+            if word == b"stop":
+                self.stop()
+            elif word == b"cancel":
+                self.cancel()
+            elif word == b"context" and self._context is not None and not self._context.done():
+                self._context.set_result(msgspec.json.decode(rest))
+
+    def stop(self) -> None:
+        """Ends the test within five seconds."""
+        if not self._stopped:
+            self._stopped = True
+            self._state("stopping")
+        if self._driver is not None:
+            self._driver.stop()
+
+    def cancel(self) -> None:
+        """Ends it now."""
+        self._stopped = True
+        if self._driver is not None:
+            self._driver.cancel()
+
+    def _state(self, state: str, message: str = "") -> None:
+        self._channel.send("state", state=state, message=message, phase=self._phase)
+
+    # The test
+
+    async def run(self) -> None:
+        """Runs it.
+
+        Raises:
+            VtopError: it cannot be run at all.
+        """
+        self._state("preparing", "asking the server")
+        request = self._request
+        shape = resolve(request)
+        if request.file:
+            shape, file_prompts = files.open_file(shape)
+        else:
+            file_prompts = None
+        preflight.ensure_files(shape.streams)
+        api_key = resolve_key(request.api_key)
+        target = Target.from_url(request.url, request.ca_file)
+        floor_server = await _start_loopback() if request.measure_client else None
+        try:
+            facts = await preflight.ask_server(target, request.model, api_key)
+            preflight.check_lengths(shape, facts)
+            words = await preflight.words_of(target, shape, facts, api_key)
+            if find_workload(shape.workload).equal_lengths and not words.exact:
+                self._notes.append("the server has no /tokenize: prompt lengths are approximate (~)")
+            if floor_server is not None:
+                self._state("preparing", "measuring this client")
+                self._floor = await _floor_of(floor_server, shape.streams)
+                self._send_floor()
+        finally:
+            if floor_server is not None:
+                await _end_child(floor_server)
+        prompts = file_prompts or _prompts(shape, words)
+        driver = await self._make_driver(target, shape, facts, words, api_key, prompts)
+        self._driver = driver
+        try:
+            measured, kind = await self._measure(shape, driver)
+        finally:
+            await driver.close()
+        await self._finish(measured, kind, facts)
+
+    async def _make_driver(
+        self,
+        target: Target,
+        shape: Shape,
+        facts: preflight.ServerFacts,
+        words: WordSource,
+        api_key: str | None,
+        prompts: Iterator[Prompt],
+    ) -> Driver:
+        return LocalDriver(
+            target=target,
+            model=facts.model,
+            api_key=api_key,
+            running_usage=facts.is_vllm,
+            prompts=prompts,
+            warmup_prompts=_warmup_prompts(shape, words),
+        )
+
+    def _send_floor(self) -> None:
+        if self._floor is not None:
+            self._channel.send(
+                "floor", added_ttft_s=self._floor.added_ttft_s, capacity_tokens_per_s=self._floor.capacity_tokens_per_s
+            )
+
+    async def _measure(self, shape: Shape, driver: Driver) -> tuple[Measured, str]:
+        workload = find_workload(shape.workload)
+        if self._request.search:
+            return await self._search(shape, driver), "search"
+        if workload.ladder:
+            return await self._climb(shape, driver), "ladder"
+        if workload.rate_share is not None and shape.rate is None:
+            rate = await self._probe(shape, driver)
+            shape = replace(shape, rate=workload.rate_share * rate, concurrency=None)
+            self._phase = f"{shape.rate:.3g} requests/s"
+        return await self._stage(shape, driver), "load"
+
+    async def _probe(self, shape: Shape, driver: Driver) -> float:
+        """Requests a second that a closed loop gets.
+
+        Raises:
+            VtopError: no request succeeded.
+        """
+        self._phase = "finding the rate"
+        measured = await self._stage(
+            replace(shape, rate=None, requests=None, duration_s=PROBE_S, concurrency=shape.concurrency or 16), driver
+        )
+        step = outcome.step_of(measured, self._request)
+        self._points.clear()
+        if not step.requests_per_s:
+            raise VtopError("no request succeeded while the rate was sought", _first_words(measured.records))
+        return step.requests_per_s
+
+    async def _climb(self, shape: Shape, driver: Driver) -> Measured:
+        ladder = Ladder(shape.concurrency or 128)
+        stages: list[Measured] = []
+        while not self._stopped:
+            concurrency = ladder.next()
+            if concurrency is None:
+                break
+            self._phase = f"{concurrency} at once"
+            measured = await self._stage(
+                replace(shape, concurrency=concurrency, warmup=min(shape.warmup, concurrency)), driver
+            )
+            stages.append(measured)
+            ladder.add(outcome.step_of(measured, self._request))
+            self._add_step(ladder.steps[-1])
+        if ladder.ended_because:
+            self._notes.append(f"the ladder ended: {ladder.ended_because}")
+        best = ladder.best()
+        return stages[best if best is not None else -1]
+
+    async def _search(self, shape: Shape, driver: Driver) -> Measured:
+        request = self._request
+        if request.slo_ttft_s is None and request.slo_tpot_s is None and request.slo_e2e_s is None:
+            raise VtopError("a search needs limits to hold", "Give --slo-ttft or --slo-tpot, in seconds.")
+        seconds = shape.duration_s or SEARCH_RUN_S
+        search = RateSearch(shape.rate or 0.7 * await self._probe(shape, driver))
+        best: Measured | None = None
+        last: Measured | None = None
+        while not self._stopped:
+            rate = search.next()
+            if rate is None:
+                break
+            self._phase = f"{rate:.3g} requests/s"
+            last = await self._stage(
+                replace(shape, rate=rate, requests=None, duration_s=seconds, concurrency=None), driver
+            )
+            search.add(outcome.step_of(last, request))
+            self._add_step(search.steps[-1])
+            if search.steps[-1].holds and rate == search.holds:
+                best = last
+        self._notes.append(f"search: {search.verdict()}")
+        chosen = best or last
+        if chosen is None:
+            raise VtopError("the search was stopped before its first run ended", "")
+        return chosen
+
+    def _add_step(self, step: LoadStep) -> None:
+        self._steps.append(step)
+        self._channel.send("step", step=step)
+
+    async def _stage(self, shape: Shape, driver: Driver) -> Measured:
+        """One stretch of load, watched."""
+        await driver.prepare(shape, self._record)
+        self._state("warming-up" if shape.warmup else "running")
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._lag.start()
+        ticker = asyncio.ensure_future(self._tick(driver, shape))
+        if self._stopped:
+            driver.cancel()
+        try:
+            await driver.run()
+        finally:
+            ticker.cancel()
+            self._lag.stop()
+            gc.enable()
+            gc.unfreeze()
+        self._send_tick(driver)
+        lags = [lag for lag in (self._lag.p99(), driver.shard_lag_p99_s) if lag is not None]
+        return Measured(
+            records=driver.records,
+            warmup_records=driver.warmup_records,
+            started_s=driver.started_s if driver.started_s is not None else monotonic(),
+            shape=shape,
+            complete=not self._stopped,
+            floor=self._floor,
+            loop_lag_p99_s=max(lags, default=None),
+            processes=driver.processes,
+            reconnects=driver.reconnects,
+        )
+
+    def _record(self, record: RequestRecord) -> None:
+        if record.failure == "cancelled":
+            return
+        started = self._driver.started_s if self._driver is not None else None
+        self._points.append(
+            _Point(
+                record.ended_s - (started or record.ended_s),
+                record.ok,
+                record.ttft_s,
+                record.tpot_s,
+                record.e2e_s,
+                record.output_tokens,
+                record.failure,
+            )
+        )
+
+    async def _tick(self, driver: Driver, shape: Shape) -> None:
+        announced = False
+        # With thousands of streams a look at each costs more than it tells.
+        period = TICK_S if shape.streams <= 512 else 0.25
+        while True:
+            await asyncio.sleep(period)
+            if not announced and driver.started_s is not None:
+                announced = True
+                self._channel.send(
+                    "start",
+                    started_s=driver.started_s,
+                    concurrency=shape.concurrency,
+                    total=shape.requests,
+                    duration_s=shape.duration_s,
+                    rate=shape.rate,
+                    phase=self._phase,
+                )
+                if not self._stopped:
+                    self._state("running")
+            if announced:
+                self._send_tick(driver)
+
+    def _send_tick(self, driver: Driver) -> None:
+        points, self._points = self._points, []
+        self._channel.send(
+            "tick",
+            at_s=monotonic() - driver.started_s if driver.started_s is not None else 0.0,
+            in_flight=driver.in_flight,
+            tokens=driver.live_tokens(),
+            lag_p99_s=self._lag.p99(),
+            points=points,
+        )
+
+    async def _finish(self, measured: Measured, kind: str, facts: preflight.ServerFacts) -> None:
+        measured.notes = self._notes
+        shape = measured.shape
+        end = measured.started_s + outcome.duration_s(measured)
+        context = await self._ask_context(measured.started_s, end)
+        fingerprint = {
+            "model": facts.model,
+            "vllm_version": facts.version,
+            "max_model_len": facts.max_model_len,
+            "seed": shape.seed,
+            "workload_hash": _shape_hash(shape, facts.model),
+            **(context.get("fingerprint") or {}),
+        }
+        result = outcome.result_of(
+            measured,
+            settled(self._request, shape, facts.model),
+            run_id=self._plan.run_id,
+            directory=self._plan.directory,
+            at_wall_s=time.time() - (monotonic() - measured.started_s),
+            repeat_command=self._plan.repeat_command,
+            server=context.get("server") or {},
+            gpu=context.get("gpu") or {},
+            fingerprint=fingerprint,
+        )
+        extra = tuple(str(words) for words in context.get("warnings") or ())
+        result = replace(result, kind=kind, steps=tuple(self._steps), warnings=result.warnings + extra)
+        store.save_result(result, measured.records, measured.started_s)
+        self._channel.send("result", result=result)
+
+    async def _ask_context(self, start_s: float, end_s: float) -> Mapping[str, Any]:
+        """The server's and the GPU's readings of the same window, from the parent."""
+        if self._orphaned:
+            return {}
+        self._context = asyncio.get_running_loop().create_future()
+        self._channel.send("measured", start_s=start_s, end_s=end_s)
+        try:
+            async with asyncio.timeout(CONTEXT_WITHIN_S):
+                return await self._context
+        except TimeoutError:
+            return {}
+
+
+def _prompts(shape: Shape, words: WordSource) -> Iterator[Prompt]:
+    import random
+
+    return find_workload(shape.workload).prompts(shape, words, random.Random(shape.seed))
+
+
+def _warmup_prompts(shape: Shape, words: WordSource) -> Iterator[Prompt]:
+    return _prompts(warmup_shape(shape), words)
+
+
+def _shape_hash(shape: Shape, model: str) -> str:
+    """Equal for tests that ask the same of a server, whatever their prompts."""
+    import hashlib
+
+    fields = msgspec.to_builtins(replace(shape, seed=0))
+    return hashlib.sha256(msgspec.json.encode([model, sorted(fields.items())])).hexdigest()[:16]
+
+
+def _first_words(records: list[RequestRecord] | Any) -> str:
+    for record in records:
+        if record.detail:
+            return f"The server said: {record.detail}"
+    return "Check the server's log."
+
+
+async def _start_loopback() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "vtop.load.loopback",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
+
+async def _floor_of(server: asyncio.subprocess.Process, streams: int) -> ClientFloor | None:
+    assert server.stdout is not None
+    try:
+        async with asyncio.timeout(5.0):
+            port = int(await server.stdout.readline() or 0)
+    except (TimeoutError, ValueError):
+        return None
+    return await measure_floor(port, streams) if port else None
+
+
+async def _end_child(child: asyncio.subprocess.Process) -> None:
+    if child.stdin is not None:
+        child.stdin.close()
+    try:
+        async with asyncio.timeout(0.5):
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+
+
+async def serve() -> int:
+    """Reads the plan and runs it; 0 when a result was saved."""
+    channel = await Channel.open()
+    line = await channel.line()
+    if not line:
+        return 2
+    try:
+        worker = Worker(channel, msgspec.json.decode(line, type=Plan))
+    except msgspec.DecodeError as error:
+        channel.send("error", what=f"the plan cannot be read: {error}", remedy="", exit_code=2)
+        await channel.flush()
+        return 2
+    loop = asyncio.get_running_loop()
+    handlers: dict[int, Callable[[], None]] = {signal.SIGINT: worker.stop, signal.SIGTERM: worker.cancel}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    obeying = asyncio.ensure_future(worker.obey())
+    code = 0
+    try:
+        await worker.run()
+    except VtopError as error:
+        channel.send("error", what=error.what, remedy=error.remedy, exit_code=error.exit_code)
+        code = error.exit_code
+    finally:
+        obeying.cancel()
+    await channel.flush()
+    return code
+
+
+def main() -> int:
+    """Runs on uvloop where it is installed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(serve())
+    return uvloop.run(serve())
+
+
+if __name__ == "__main__":
+    # Standard output is already flushed, and its pipe may be gone: no interpreter shutdown may complain about that.
+    os._exit(main())
