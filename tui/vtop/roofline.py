@@ -8,6 +8,7 @@ time and its arithmetic time.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from vtop.hardware import Card
@@ -122,7 +123,8 @@ def experts_touched(shape: ModelShape, tokens: float) -> float:
     """Distinct routed experts of a layer that a batch of tokens wakes, with uniform routing: E·(1-(1-k/E)^tokens)."""
     if not shape.is_moe:
         return 0.0
-    return shape.experts * (1.0 - (1.0 - shape.experts_per_token / shape.experts) ** tokens)
+    missed = math.pow(1.0 - shape.experts_per_token / shape.experts, tokens)
+    return shape.experts * (1.0 - missed)
 
 
 def weight_read_bytes(setup: Setup, tokens: float) -> float:
@@ -278,8 +280,7 @@ PCIE4_X16_BYTES_PER_S = 25e9
 
 def link_bytes_per_s(card: Card) -> float:
     """Between two such cards, one way: NVLink where the card has it (its rating counts both ways), else PCIe 4.0."""
-    nvlink = card.nvlink_bytes_per_s
-    return nvlink / 2.0 if nvlink else PCIE4_X16_BYTES_PER_S
+    return card.nvlink_bytes_per_s / 2.0 if card.nvlink_bytes_per_s else PCIE4_X16_BYTES_PER_S
 
 
 def tpot_floor_s(

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from vtop.sim.vocabulary import COMMA, FULL_STOP, WORDS
 
 COPY_RUN_TOKENS = 24
-"""Mean length of a passage that the answer takes over word for word."""
-LEAST_REPETITION = 0.02
+"""Mean length of a passage that an answer takes over word for word ..."""
+ASKED_COPY_RUN_TOKENS = 200
+"""... and when it was asked to do just that."""
+LEAST_REPETITION = 0.05
+"""Any answer takes over names and phrases."""
 MOST_REPETITION = 0.95
 ASKED_TO_REPEAT = 0.9
 """Share of the answer that is taken from the prompt when the prompt asks for just that."""
@@ -51,10 +54,10 @@ class Continuation:
     def __init__(self, tokens: list[int], share: float, seed: int) -> None:
         self._tokens = tokens
         self._random = random.Random(zlib.crc32(array("q", tokens).tobytes()) ^ seed)
-        self._stop = 1.0 / COPY_RUN_TOKENS
+        self._stop = 1.0 / (ASKED_COPY_RUN_TOKENS if share >= ASKED_TO_REPEAT else COPY_RUN_TOKENS)
         # Two states with these chances of changing spend `share` of the time in the copying one.
         self._start = share * self._stop / (1.0 - share)
-        self._copy_from: int | None = None
+        self._copy_from: int | None = self._anywhere() if self._random.random() < share else None
         self._since_stop = 0
         self.copied = False
         """Whether the last token was taken over from earlier text."""
@@ -68,7 +71,7 @@ class Continuation:
         position = self._copy_from
         if position is None:
             if uniform() < self._start and len(tokens) > _GRAM:
-                position = int(uniform() * (len(tokens) - 1))
+                position = self._anywhere()
         elif uniform() < self._stop:
             position = None
         if position is not None and position < len(tokens):
@@ -81,6 +84,9 @@ class Continuation:
             token = self._fresh(uniform())
         tokens.append(token)
         return token
+
+    def _anywhere(self) -> int:
+        return int(self._random.random() * (len(self._tokens) - 1))
 
     def _fresh(self, draw: float) -> int:
         self._since_stop += 1

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Sequence
 
-_PIECE = re.compile(r" ?[A-Za-z]{1,7}|\d{1,3}| ?[^\sA-Za-z\d]|\s")
+_PIECE = re.compile(r" ?[A-Za-z]{1,9}|\d{1,3}| ?[^\sA-Za-z\d]|\s")
 
 _COMMON = """
 the of and to a in is that it for as with on are by this be from or which an at not can have their has but more one
