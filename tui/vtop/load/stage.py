@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from vtop.load.client import ConnectionPool, Target
 from vtop.load.engine import Stage
 from vtop.load.stats import RequestRecord
-from vtop.load.workload import Prompt, Shape
+from vtop.load.words import WordSource
+from vtop.load.workload import Prompt, Shape, find_workload, warmup_shape
 
 OnRecord = Callable[[RequestRecord], None]
+
+
+def prompts_of(shape: Shape, words: WordSource) -> Iterator[Prompt]:
+    """The workload's prompts, made from the shape's seed."""
+    return find_workload(shape.workload).prompts(shape, words, random.Random(shape.seed))
+
+
+def warmup_prompts_of(shape: Shape, words: WordSource) -> Iterator[Prompt]:
+    """Prompts of the same shape that occur nowhere in the test."""
+    return prompts_of(warmup_shape(shape), words)
 
 
 class Driver(Protocol):
     """Runs one stage after another against the same server."""
 
-    processes: int
-    shard_lag_p99_s: float | None
-    """The worst loop lag of other processes; None when there are none."""
+    @property
+    def processes(self) -> int:
+        """How many send."""
+        ...
+
+    @property
+    def shard_lag_p99_s(self) -> float | None:
+        """The worst loop lag of other processes; None when there are none."""
+        ...
 
     @property
     def started_s(self) -> float | None:

@@ -29,10 +29,11 @@ from vtop.load.looplag import LoopLag
 from vtop.load.outcome import Measured
 from vtop.load.progress import LoadRequest, LoadStep
 from vtop.load.search import RateSearch
-from vtop.load.stage import Driver, LocalDriver
+from vtop.load.shard import ShardedDriver, ShardPlan, processes_for
+from vtop.load.stage import Driver, LocalDriver, prompts_of, warmup_prompts_of
 from vtop.load.stats import RequestRecord
 from vtop.load.words import WordSource
-from vtop.load.workload import Prompt, Shape, find_workload, resolve, settled, warmup_shape
+from vtop.load.workload import Prompt, Shape, find_workload, resolve, settled
 from vtop.results import store
 from vtop.secrets import resolve as resolve_key
 
@@ -151,8 +152,7 @@ class Worker:
         finally:
             if floor_server is not None:
                 await _end_child(floor_server)
-        prompts = file_prompts or _prompts(shape, words)
-        driver = await self._make_driver(target, shape, facts, words, api_key, prompts)
+        driver = await self._make_driver(target, shape, facts, words, api_key, file_prompts)
         self._driver = driver
         try:
             measured, kind = await self._measure(shape, driver)
@@ -167,16 +167,33 @@ class Worker:
         facts: preflight.ServerFacts,
         words: WordSource,
         api_key: str | None,
-        prompts: Iterator[Prompt],
+        file_prompts: Iterator[Prompt] | None,
     ) -> Driver:
-        return LocalDriver(
-            target=target,
+        request = self._request
+        processes = min(request.processes or processes_for(shape.streams, self._floor), shape.streams)
+        if processes == 1:
+            return LocalDriver(
+                target=target,
+                model=facts.model,
+                api_key=api_key,
+                running_usage=facts.is_vllm,
+                prompts=file_prompts or prompts_of(shape, words),
+                warmup_prompts=warmup_prompts_of(shape, words),
+            )
+        plan = ShardPlan(
+            shard=0,
+            shards=processes,
+            url=request.url,
+            ca_file=request.ca_file,
+            api_key=request.api_key,
             model=facts.model,
-            api_key=api_key,
             running_usage=facts.is_vllm,
-            prompts=prompts,
-            warmup_prompts=_warmup_prompts(shape, words),
+            words=words,
+            shape=shape,
         )
+        driver = ShardedDriver(plan)
+        await driver.open()
+        return driver
 
     def _send_floor(self) -> None:
         if self._floor is not None:
@@ -382,16 +399,6 @@ class Worker:
                 return await self._context
         except TimeoutError:
             return {}
-
-
-def _prompts(shape: Shape, words: WordSource) -> Iterator[Prompt]:
-    import random
-
-    return find_workload(shape.workload).prompts(shape, words, random.Random(shape.seed))
-
-
-def _warmup_prompts(shape: Shape, words: WordSource) -> Iterator[Prompt]:
-    return _prompts(warmup_shape(shape), words)
 
 
 def _shape_hash(shape: Shape, model: str) -> str:
