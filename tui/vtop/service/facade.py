@@ -1,0 +1,298 @@
+"""The facade behind `contract.Service`: puts servers, telemetry, load and comparisons together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vtop import secrets
+from vtop.clock import Clock, SystemClock
+from vtop.contract import (
+    ChatEvent,
+    CompareProgress,
+    CompareRequest,
+    LaunchPlan,
+    PresetProblem,
+    RunSummary,
+    WorkloadInfo,
+)
+from vtop.errors import UsageError, VtopError
+from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
+from vtop.load.runner import LoadRunner
+from vtop.load.workload import WORKLOADS
+from vtop.presets import Preset
+from vtop.results import store
+from vtop.servers.durations import last_start
+from vtop.servers.logs import last_lines
+from vtop.servers.status import ServerState, ServerStatus, StopReport
+from vtop.servers.supervisor import Supervisor
+from vtop.service.chatting import stream_chat
+from vtop.service.comparing import Comparisons
+from vtop.service.exporting import export_run
+from vtop.service.fitting import fit_lines
+from vtop.service.judging import Judge
+from vtop.service.launching import Launch, Launcher
+from vtop.service.options import ServiceOptions
+from vtop.service.watching import Watch, make_hub
+from vtop.service.windows import LoadWindows
+from vtop.telemetry.snapshot import Snapshot
+
+CLOSE_WITHIN_S = 0.3
+"""Quitting never waits longer, whatever hangs."""
+
+
+class VtopService:
+    """See `contract.Service`."""
+
+    def __init__(self, options: ServiceOptions | None = None, *, clock: Clock | None = None) -> None:
+        self.options = options or ServiceOptions()
+        self._clock = clock or SystemClock()
+        self.supervisor = Supervisor(clock=self._clock)
+        self._watch = Watch(self.options, self.supervisor)
+        self.launcher = Launcher(self.options, self._watch.gpu_frame)
+        judge = Judge(self.options, self.launcher, self.supervisor)
+        self.hub = make_hub(self.options, self._clock, self._watch, judge)
+        self._windows = LoadWindows(self.hub, judge)
+        self._loads = LoadRunner(clock=self._clock, server_window=self._windows.read)
+        self._windows.record_into(self._loads)
+        self._comparisons = Comparisons(self)
+        self.supervisor.before_stop.append(self._release)
+        self._unsubscribe: Callable[[], None] | None = None
+
+    @property
+    def readonly(self) -> bool:
+        """See `contract.Service`."""
+        return self.options.readonly
+
+    @property
+    def simulated(self) -> bool:
+        """See `contract.Service`."""
+        return self.options.simulated
+
+    # Life
+
+    async def open(self) -> None:
+        """See `contract.Service`."""
+        await self.supervisor.open()
+        await self._watch.open()
+        await self.hub.open()
+        self._unsubscribe = self.hub.subscribe(self._windows.take)
+
+    async def close(self) -> None:
+        """See `contract.Service`."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        parts = (self._comparisons.close(), self._loads.close(), self.hub.close(), self._watch.close())
+        tasks = [asyncio.ensure_future(part) for part in (*parts, self.supervisor.close())]
+        _, late = await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
+        for task in late:
+            task.cancel()
+
+    def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
+        """See `contract.Service`."""
+        return self.hub.subscribe(callback)
+
+    def snapshot(self) -> Snapshot:
+        """See `contract.Service`."""
+        return self.hub.snapshot()
+
+    def set_window(self, seconds: float) -> None:
+        """See `contract.Service`."""
+        self.hub.set_window(seconds)
+
+    # Servers
+
+    def presets(self) -> tuple[Sequence[Preset], Sequence[PresetProblem]]:
+        """See `contract.Service`."""
+        catalog = self.launcher.catalog()
+        problems = [PresetProblem(file=p.file, what=p.what, remedy=p.remedy) for p in catalog.problems]
+        return tuple(catalog.presets.values()), problems
+
+    def known(self, name: str) -> ServerStatus:
+        """A server by its name.
+
+        Raises:
+            UsageError: nobody knows it.
+        """
+        statuses = self._watch.statuses()
+        for status in statuses:
+            if status.name == name:
+                return status
+        names = ", ".join(status.name for status in statuses) or "none"
+        raise UsageError(f"no server is called {name}", f"Known: {names}.")
+
+    def _prepare(self, preset: str, overrides: Mapping[str, str] | None, name: str, **choices: Any) -> Launch:
+        chosen = self.launcher.preset(preset, overrides)
+        taken = [s.port for s in self.supervisor.statuses() if s.port and s.state is not ServerState.STOPPED]
+        return self.launcher.launch(chosen, name, taken_ports=taken, **choices)
+
+    async def plan_start(
+        self, preset: str, overrides: Mapping[str, str] | None = None, name: str | None = None, **choices: Any
+    ) -> LaunchPlan:
+        """See `contract.Service`; `choices` are those of `Launcher.launch`."""
+        name = name or preset
+        try:
+            launch = await asyncio.to_thread(self._prepare, preset, overrides, name, **choices)
+        except VtopError as error:
+            return LaunchPlan(preset=preset, name=name, commands=(), refusal=str(error), simulated=self.simulated)
+        command = launch.commands[0]
+        last = last_start(preset, command.version, command.simulated)
+        return self.launcher.plan(launch, name, last.total_s if last else None, fit_lines(launch, self.launcher.card()))
+
+    def _may_change(self) -> None:
+        if self.readonly:
+            raise VtopError("vtop was started with --readonly", "Start it without, to change anything.")
+
+    async def start_server(
+        self, preset: str, overrides: Mapping[str, str] | None = None, name: str | None = None, **choices: Any
+    ) -> str:
+        """See `contract.Service`; `choices` are those of `Launcher.launch`."""
+        self._may_change()
+        name = name or preset
+        launch = await asyncio.to_thread(self._prepare, preset, overrides, name, **choices)
+        await self.supervisor.start(name, preset, launch.commands)
+        return name
+
+    async def stop_server(self, name: str) -> StopReport:
+        """See `contract.Service`."""
+        self._may_change()
+        status = self.known(name)
+        if not status.owned:
+            raise VtopError(f"{name} was started by somebody else: vtop watches it and never stops it")
+        return await self.supervisor.stop(name)
+
+    async def forget_server(self, name: str) -> None:
+        """See `contract.Service`."""
+        self._may_change()
+        await self.supervisor.forget(name)
+
+    def log_lines(self, name: str, last: int = 2000) -> Sequence[str]:
+        """See `contract.Service`."""
+        if not self.known(name).owned:
+            return ("The log of a server that vtop did not start is not known here.",)
+        return last_lines(self.supervisor.log_path(name), last)
+
+    async def _release(self, name: str) -> None:
+        """Before a server is stopped vtop's own streams to it end: an open stream makes vLLM's stop hang."""
+        progress = self._loads.progress()
+        if progress is not None and self._loads.running and progress.request.server == name:
+            await self._loads.stop()
+            with contextlib.suppress(VtopError, TimeoutError):
+                async with asyncio.timeout(6.0):
+                    await self._loads.wait()
+
+    # Load tests
+
+    def workloads(self) -> Sequence[WorkloadInfo]:
+        """See `contract.Service`."""
+        return [WorkloadInfo(name, w.title, w.summary) for name, w in WORKLOADS.items()]
+
+    def aim(self, request: LoadRequest) -> LoadRequest:
+        """Fills address, model and mark in from the server that is named.
+
+        Raises:
+            VtopError: the server is not ready, or nobody knows it.
+        """
+        if request.server is None:
+            return replace(request, simulated=self._is_simulated(request.url))
+        status = self.known(request.server)
+        if status.state not in {ServerState.READY, ServerState.DEGRADED, ServerState.FOREIGN}:
+            raise VtopError(f"{status.name} is {status.state.value}, not ready", "Wait until it is, or start it.")
+        return replace(
+            request,
+            url=request.url or status.url,
+            model=request.model or status.model or "",
+            simulated=status.simulated,
+            api_key=request.api_key or (self.options.api_key if not status.owned else None),
+        )
+
+    def _is_simulated(self, url: str) -> bool:
+        return any(s.simulated for s in self._watch.statuses() if s.url.rstrip("/") == url.rstrip("/"))
+
+    async def start_load(self, request: LoadRequest) -> str:
+        """See `contract.Service`."""
+        self._may_change()
+        aimed = self.aim(request)
+        self._windows.aim(aimed)
+        return await self._loads.start(aimed)
+
+    def load_progress(self) -> LoadProgress | None:
+        """See `contract.Service`."""
+        return self._loads.progress()
+
+    async def stop_load(self) -> None:
+        """See `contract.Service`."""
+        await self._loads.stop()
+
+    async def wait_load(self) -> LoadResult:
+        """The result of the running load test.
+
+        Raises:
+            VtopError: it could not be run.
+        """
+        return await self._loads.wait()
+
+    def load_result(self, run_id: str) -> LoadResult:
+        """See `contract.Service`."""
+        return store.load_result(run_id)
+
+    def runs(self) -> Sequence[RunSummary]:
+        """See `contract.Service`."""
+        return [
+            RunSummary(e.run_id, e.kind, e.title, e.at_wall_s, e.simulated, e.complete, e.headline)
+            for e in store.list_runs()
+        ]
+
+    def delete_run(self, run_id: str) -> None:
+        """See `contract.Service`."""
+        self._may_change()
+        store.delete_run(run_id)
+
+    def run_timeline(self, run_id: str) -> Sequence[Mapping[str, Any]]:
+        """See `contract.Service`."""
+        return store.load_timeline(run_id)
+
+    # Comparisons
+
+    async def plan_compare(self, request: CompareRequest) -> CompareProgress:
+        """See `contract.Service`."""
+        return await self._comparisons.plan(request)
+
+    async def start_compare(self, request: CompareRequest) -> str:
+        """See `contract.Service`."""
+        self._may_change()
+        return await self._comparisons.start(request)
+
+    async def resume_compare(self, run_id: str) -> str:
+        """Goes on with a comparison that was cut."""
+        self._may_change()
+        return await self._comparisons.resume(run_id)
+
+    def compare_progress(self) -> CompareProgress | None:
+        """See `contract.Service`."""
+        return self._comparisons.progress()
+
+    async def wait_compare(self) -> CompareProgress:
+        """The end of the running comparison."""
+        return await self._comparisons.wait()
+
+    async def stop_compare(self) -> None:
+        """See `contract.Service`."""
+        await self._comparisons.stop()
+
+    def export(self, run_id: str, kind: str, path: str | None = None) -> str:
+        """See `contract.Service`."""
+        return export_run(run_id, kind, path)
+
+    # Chat
+
+    async def chat(self, name: str, prompt: str) -> AsyncIterator[ChatEvent]:
+        """See `contract.Service`."""
+        status = self.known(name)
+        reference = self.supervisor.api_key_reference(name) if status.owned else self.options.api_key
+        stream = stream_chat(status.url, status.model or "", prompt, api_key=secrets.resolve(reference))
+        async for event in stream:
+            yield event

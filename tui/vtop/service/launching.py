@@ -1,0 +1,190 @@
+"""From a preset to the exact commands of a start, with everything that speaks against it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from vtop import units
+from vtop.contract import LaunchPlan
+from vtop.errors import VtopError
+from vtop.hardware import Card, find_card
+from vtop.presets import Catalog, Preset, load_catalog, warnings, with_overrides
+from vtop.service.options import ServiceOptions
+from vtop.sim.commands import sim_commands
+from vtop.telemetry.gpu.matching import free_gpus
+from vtop.telemetry.gpu.source import GpuFrame
+from vtop.vllm.dialect import commands as vllm_commands
+from vtop.vllm.dialect import masked_env
+from vtop.vllm.install import Installation, find_installation
+from vtop.vllm.launch import LaunchCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A start, worked out."""
+
+    preset: Preset
+    commands: tuple[LaunchCommand, ...]
+    installation: Installation | None
+    """None for a simulated server."""
+    notes: tuple[str, ...] = ()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_taken(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("" if host in {"0.0.0.0", "::"} else host, port))
+        except OSError:
+            return True
+    return False
+
+
+class Launcher:
+    """Knows presets, installations and cards; starts nothing itself."""
+
+    def __init__(self, options: ServiceOptions, gpu_frame: Callable[[], GpuFrame | None]) -> None:
+        self._options = options
+        self._gpu_frame = gpu_frame
+
+    def catalog(self) -> Catalog:
+        """Presets as the files say now."""
+        return load_catalog()
+
+    def preset(self, name: str, overrides: Mapping[str, str] | None = None) -> Preset:
+        """One preset with its overrides.
+
+        Raises:
+            UsageError: no such preset, or a wrong key or value.
+        """
+        return with_overrides(self.catalog().find(name), overrides or {})
+
+    def launch(
+        self,
+        preset: Preset,
+        name: str,
+        *,
+        simulated: bool | None = None,
+        gpu: str | None = None,
+        vllm: str | None = None,
+        fault: str | None = None,
+        taken_ports: Sequence[int] = (),
+    ) -> Launch:
+        """Works the commands out.
+
+        Args:
+            preset: with its overrides.
+            name: of the server.
+            simulated: None: as vtop was started.
+            gpu: the simulated card; None: as vtop was started.
+            vllm: the installation; None: as vtop was started, else found.
+            fault: how a simulated server is to misbehave.
+            taken_ports: ports of servers that vtop knows and that may not listen yet.
+
+        Raises:
+            VtopError: it cannot be started, with the reason.
+        """
+        simulated = self._options.simulated if simulated is None else simulated
+        port, notes = self._port(preset, simulated, taken_ports)
+        if simulated:
+            made = sim_commands(
+                preset, gpu=gpu or self._options.gpu, port=port, name=name, free_port=free_port, fault=fault
+            )
+            return Launch(preset, made, None, notes)
+        installation = None
+        if preset.server.command is None:
+            installation = find_installation(preset.server, vllm or self._options.vllm)
+        indices, uuids, chosen = self._gpus(preset, installation)
+        made = vllm_commands(preset, installation, port=port, gpus=indices, name=name)
+        if uuids is not None:
+            made = tuple(replace(command, gpus=uuids) for command in made)
+        return Launch(preset, made, installation, notes + chosen)
+
+    def _port(self, preset: Preset, simulated: bool, taken: Sequence[int]) -> tuple[int, tuple[str, ...]]:
+        asked = preset.server.port
+        if asked == "auto":
+            return free_port(), ()
+        if simulated and (asked in taken or port_is_taken(asked, preset.server.host)):
+            other = free_port()
+            return other, (f"port {asked} is taken: the simulated server listens on {other}",)
+        return asked, ()
+
+    def _gpus(
+        self, preset: Preset, installation: Installation | None
+    ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, tuple[str, ...]]:
+        """CUDA indices for the child, UUIDs for matching, and what to say about the choice."""
+        wanted = preset.server.gpus
+        frame = self._gpu_frame()
+        if installation is not None and installation.device == "cpu":
+            return None, None, ()
+        gpus = frame.gpus if frame is not None else ()
+        if isinstance(wanted, list):
+            by_index = {gpu.index: gpu.uuid for gpu in gpus}
+            uuids = tuple(by_index.get(g, "") if isinstance(g, int) else g for g in wanted)
+            return tuple(str(g) for g in wanted), (uuids if all(uuids) else None), ()
+        if wanted is None or not gpus or frame is None:
+            return None, None, ()
+        picked = free_gpus(frame, wanted)
+        if len(picked) < wanted:
+            raise VtopError(
+                f"the preset wants {wanted} GPUs, this machine has {len(gpus)}",
+                f"--set gpus={len(gpus)} --set tensor_parallel={len(gpus)}, or name them: --set gpus=[0]",
+            )
+        return (
+            tuple(str(gpu.index) for gpu in picked),
+            tuple(gpu.uuid for gpu in picked),
+            (f"GPU {', '.join(str(gpu.index) for gpu in picked)}: the {'freest' if len(gpus) > wanted else 'only'} here",),
+        )
+
+    def card(self) -> Card | None:
+        """The card that a new server would run on."""
+        if self._options.simulated:
+            return find_card(self._options.gpu)
+        frame = self._gpu_frame()
+        return find_card(frame.gpus[0].name) if frame is not None and frame.gpus else None
+
+    def plan(self, launch: Launch, name: str, expected_s: float | None, fit: Sequence[tuple[str, str]]) -> LaunchPlan:
+        """What a start would do, in the form that screens show."""
+        env: dict[str, str] = {}
+        for command in launch.commands:
+            env.update(masked_env(command))
+        speaks_against = list(warnings(launch.preset))
+        for command in launch.commands:
+            if port_is_taken(command.port, command.host):
+                speaks_against.append(f"port {command.port} is taken (--set port=auto finds another)")
+        return LaunchPlan(
+            preset=launch.preset.name,
+            name=name,
+            commands=tuple(command.argv for command in launch.commands),
+            env=env,
+            version=launch.commands[0].version,
+            installation="simulated" if launch.installation is None else str(launch.installation.source),
+            simulated=launch.commands[0].simulated,
+            notes=tuple(dict.fromkeys([*launch.notes, *(note for c in launch.commands for note in c.notes)])),
+            warnings=tuple(speaks_against),
+            fit=tuple(fit),
+            expected_s=expected_s,
+        )
+
+
+def memory_line(frame: GpuFrame | None) -> str:
+    """GPU memory that is free now, for the start screen."""
+    if frame is None or not frame.gpus:
+        return ""
+    parts = [
+        f"GPU {gpu.index}: {units.gib(gpu.memory_total_bytes - gpu.memory_used_bytes)} of "
+        f"{units.gib(gpu.memory_total_bytes)}"
+        for gpu in frame.gpus
+        if gpu.memory_total_bytes is not None and gpu.memory_used_bytes is not None
+    ]
+    return ", ".join(parts)
