@@ -1,0 +1,179 @@
+"""`vtop load`: one load test, its progress on stderr, its result on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from dataclasses import asdict
+
+import httpx
+
+from vtop import secrets
+from vtop.commands.console import note, say, say_json, table
+from vtop.commands.session import options_from, with_service
+from vtop.errors import UsageError, VtopError
+from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
+from vtop.load.summary import progress_line, summary
+from vtop.servers.status import ServerState
+from vtop.service import VtopService
+
+_REDRAW_S = 0.25
+
+
+def request_from(arguments: argparse.Namespace) -> LoadRequest:
+    """What the command line asks for."""
+    return LoadRequest(
+        workload=arguments.workload or ("file" if arguments.file else "demo"),
+        url=arguments.url or "",
+        model=arguments.model or "",
+        server=arguments.server,
+        api_key=arguments.api_key,
+        ca_file=arguments.ca_file,
+        concurrency=arguments.concurrency,
+        requests=arguments.requests,
+        rate=arguments.rate,
+        burstiness=arguments.burstiness,
+        max_tokens=arguments.max_tokens,
+        prompt_tokens=arguments.prompt_tokens,
+        temperature=arguments.temperature,
+        ignore_eos=arguments.ignore_eos,
+        duration_s=arguments.duration,
+        seed=arguments.seed,
+        warmup=arguments.warmup,
+        endpoint=arguments.endpoint,
+        file=arguments.file,
+        timeout_s=arguments.timeout,
+        processes=arguments.processes,
+        slo_ttft_s=arguments.slo_ttft,
+        slo_tpot_s=arguments.slo_tpot,
+        slo_e2e_s=arguments.slo_e2e,
+        label=arguments.label,
+        search=arguments.search,
+    )
+
+
+def _choose_server(service: VtopService) -> str:
+    """The only ready server.
+
+    Raises:
+        UsageError: there is none, or more than one.
+    """
+    ready = [
+        s
+        for s in service.statuses()
+        if s.state in {ServerState.READY, ServerState.FOREIGN} and s.role in {"", "router"}
+    ]
+    if len(ready) == 1:
+        return ready[0].name
+    if not ready:
+        raise UsageError("no server is ready", "Start one (`vtop start PRESET --wait`), or give --url.")
+    raise UsageError("several servers are ready", f"Name one with --server: {', '.join(s.name for s in ready)}.")
+
+
+async def first_model(url: str, api_key: str | None, ca_file: str | None) -> str:
+    """The first model that a server lists.
+
+    Raises:
+        VtopError: no answer, a key is needed, or what answers is no OpenAI-compatible server.
+    """
+    headers = {"Authorization": f"Bearer {key}"} if (key := secrets.resolve(api_key)) else {}
+    try:
+        async with httpx.AsyncClient(timeout=10, verify=ca_file or True) as client:
+            answer = await client.get(f"{url.rstrip('/')}/v1/models", headers=headers)
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise UsageError(f"{url} is not an address: {error}", "Write it like http://127.0.0.1:8000.") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise VtopError(
+            f"no answer from {url}: {error or type(error).__name__}", "Is the server up? Is the port right?"
+        ) from error
+    if answer.status_code in {401, 403}:
+        raise VtopError(f"{url} needs an API key (HTTP {answer.status_code})", "Give --api-key env:NAME or file:PATH.")
+    try:
+        return str(answer.json()["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise VtopError(
+            f"{url} is not an OpenAI-compatible server: /v1/models answered HTTP {answer.status_code}",
+            "Give the base address, without /v1, or name the model with --model.",
+        ) from error
+
+
+def result_to_json(result: LoadResult) -> dict[str, object]:
+    """The result with units in its key names (docs/json.md)."""
+    return {**asdict(result), "request": asdict(result.request)}
+
+
+class _Bar:
+    """A line that redraws itself on a terminal, and is silent elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._state = ""
+
+    def show(self, progress: LoadProgress) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[2K" + progress_line(progress))
+            sys.stderr.flush()
+        elif progress.state != self._state:
+            self._state = progress.state
+            note(f"{progress.request.workload}: {progress.state}")
+
+    def clear(self) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+async def watch_load(service: VtopService) -> LoadResult:
+    """Waits for the result, drawing progress; Ctrl-C ends the test and keeps what was measured.
+
+    Raises:
+        VtopError: the test could not be run.
+    """
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.ensure_future(service.wait_load())
+    stops: list[asyncio.Task[None]] = []
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        loop.add_signal_handler(signal.SIGINT, lambda: stops.append(loop.create_task(service.stop_load())))
+    bar = _Bar()
+    try:
+        while not waiting.done():
+            progress = service.load_progress()
+            if progress is not None:
+                bar.show(progress)
+            await asyncio.wait([waiting], timeout=_REDRAW_S)
+        return waiting.result()
+    finally:
+        bar.clear()
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+def run_load(arguments: argparse.Namespace) -> int:
+    """Runs the test; exit 1 when failures are above the limit, 130 when it was cut."""
+    request = request_from(arguments)
+
+    async def use(service: VtopService) -> int:
+        if arguments.list:
+            say(table([(w.name, w.summary) for w in service.workloads()], ("WORKLOAD", "WHAT IT SENDS")))
+            return 0
+        aimed = request
+        if not aimed.url and aimed.server is None:
+            aimed = LoadRequest(**{**asdict(aimed), "server": _choose_server(service)})
+        if aimed.url and not aimed.model:
+            model = await first_model(aimed.url, aimed.api_key, aimed.ca_file)
+            aimed = LoadRequest(**{**asdict(aimed), "model": model})
+        await service.start_load(aimed)
+        result = await watch_load(service)
+        if arguments.json:
+            say_json(result_to_json(result))
+        else:
+            say(summary(result))
+        if not result.complete:
+            return 130
+        return 0 if result.comparable and result.completed > 0 else 1
+
+    urls = (request.url,) if request.url else ()
+    return with_service(options_from(arguments, urls=urls, discover=False), use)
