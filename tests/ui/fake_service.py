@@ -64,9 +64,7 @@ def wave(
 ) -> tuple[list[float], list[float | None]]:
     """One value a second with a slow wave, ending at `end`; None between the two moments of `gap`."""
     times = [end - seconds + 1 + index for index in range(seconds)]
-    values: list[float | None] = [
-        base + swing * math.sin(at / 9.0) + 0.3 * swing * math.sin(at / 2.3) for at in times
-    ]
+    values: list[float | None] = [base + swing * math.sin(at / 9.0) + 0.3 * swing * math.sin(at / 2.3) for at in times]
     if gap is not None:
         for index in range(*gap):
             values[index] = None

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.events import Event, Key
 from textual.screen import Screen
 from textual.timer import Timer
 
@@ -21,6 +22,7 @@ from vtop.telemetry.snapshot import ServerView, Snapshot
 from vtop.ui.actions import ACTIONS, BY_ID, Situation, can_act, keymap_problems
 from vtop.ui.calls import Calls, aside
 from vtop.ui.deeds import Deeds
+from vtop.ui.demo import Demo
 from vtop.ui.display import PAINT_RATES_HZ, DisplaySettings
 from vtop.ui.glyphs import ASCII, UNICODE
 from vtop.ui.layout import FRAMED_HEIGHT, FRAMED_WIDTH
@@ -53,7 +55,7 @@ class VtopApp(App[int]):
         service: everything below the screen.
         settings: how to draw.
         clock: for ages of data.
-        large: large type from the start.
+        demo: play the first act of the demonstration until a key is pressed.
     """
 
     CSS_PATH = "app.tcss"
@@ -74,7 +76,12 @@ class VtopApp(App[int]):
     ]
 
     def __init__(
-        self, service: Service, settings: DisplaySettings | None = None, *, clock: Clock | None = None
+        self,
+        service: Service,
+        settings: DisplaySettings | None = None,
+        *,
+        clock: Clock | None = None,
+        demo: bool = False,
     ) -> None:
         super().__init__()
         self.settings = (settings or DisplaySettings()).resolved()
@@ -94,6 +101,7 @@ class VtopApp(App[int]):
         self.deeds = Deeds(self)
         self.left_running: tuple[tuple[str, str], ...] = ()
         """Name and address of the servers that live on after the exit."""
+        self.demo = Demo(self) if demo else None
         self._painter: Timer | None = None
         self._before: Snapshot | None = None
         self._paint_failed = ""
@@ -120,7 +128,18 @@ class VtopApp(App[int]):
         self._painter = self.set_interval(1 / self.view.paint_hz, self.tick)
         if self.view.window_s != self.settings.__class__().window_s:
             self.service.set_window(self.view.window_s)
-        self.calls.run(self.service.open(), "start measuring", lambda _: self.paint_soon())
+        self.calls.run(self.service.open(), "start measuring", lambda _: self._opened())
+
+    def _opened(self) -> None:
+        self.paint_soon()
+        if self.demo is not None:
+            self.calls.run(self.demo.play(), "demonstration")
+
+    async def on_event(self, event: Event) -> None:
+        """Any key takes a demonstration over, and does what it always does."""
+        if isinstance(event, Key) and self.demo is not None:
+            self.demo.take_over()
+        await super().on_event(event)
 
     async def on_unmount(self) -> None:
         """Lets go of the service; a hung one is left behind, its servers live on either way."""

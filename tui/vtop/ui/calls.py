@@ -1,4 +1,4 @@
-"""Calls of the service from the screen: never awaited by the painter, their errors shown, none waited for at the end."""
+"""Calls of the service from the screen: never awaited by the painter, errors shown, none waited for at the end."""
 
 from __future__ import annotations
 

@@ -47,11 +47,8 @@ async def edit_preset(app: VtopApp, preset: Preset) -> None:
         VtopError: no editor, no terminal to suspend, or the file cannot be written.
     """
     target = paths.user_presets_dir() / f"{preset.name}.toml"
-    try:
-        before = Path(preset.source).read_text(encoding="utf-8")
-        original = target.read_text(encoding="utf-8") if target.exists() else None
-    except OSError as error:
-        raise VtopError(f"cannot read {preset.source}: {error.strerror}", "check the file's permissions") from error
+    before = _read(Path(preset.source))
+    original = _read(target) if _exists(target) else None
     text = before
     while True:
         text = await _edited(app, text, preset.name)
@@ -69,6 +66,17 @@ async def edit_preset(app: VtopApp, preset: Preset) -> None:
         )
         if not await app.push_screen_wait_here(question):
             return
+
+
+def _exists(path: Path) -> bool:
+    return path.exists()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise VtopError(f"cannot read {path}: {error.strerror}", "check the file's permissions") from error
 
 
 def _write(target: Path, text: str) -> None:
@@ -91,11 +99,7 @@ def _restore(target: Path, original: str | None) -> None:
 async def _edited(app: VtopApp, text: str, name: str) -> str:
     """The text after the editor closed."""
     command = editor_command()
-    handle, path_text = tempfile.mkstemp(prefix=f"vtop-{name}-", suffix=".toml")
-    path = Path(path_text)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+    with _draft(text, name) as path:
         try:
             with _nothing_painted(app), app.suspend(), _interrupt_is_the_editors():
                 # Beside the event loop: servers are watched on while the editor is open.
@@ -108,7 +112,18 @@ async def _edited(app: VtopApp, text: str, name: str) -> str:
             raise VtopError(f"cannot run {command[0]}: {error.strerror}", "set EDITOR to an editor you have") from error
         if code != 0:
             raise VtopError(f"{command[0]} ended with code {code}; nothing was changed")
-        return path.read_text(encoding="utf-8")
+        return _read(path)
+
+
+@contextlib.contextmanager
+def _draft(text: str, name: str) -> Iterator[Path]:
+    """The text in a file of its own, gone afterwards."""
+    handle, place = tempfile.mkstemp(prefix=f"vtop-{name}-", suffix=".toml")
+    path = Path(place)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        yield path
     finally:
         path.unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ ROLES = (
 
 
 def printable(text: str) -> str:
-    """Text that a terminal shows as it is: a line break reads `\\n`, other control characters read U+FFFD."""
+    r"""Text that a terminal shows as it is: a line break reads `\n`, other control characters read U+FFFD."""
     if len(text) > LONGEST_LINE:
         text = text[: LONGEST_LINE - 1] + "…"
     if text.isprintable():
@@ -47,6 +47,16 @@ def cut(text: str, width: int, ellipsis: str = "…") -> str:
     if width <= cell_len(ellipsis):
         return set_cell_size(text, max(0, width))
     return set_cell_size(text, width - cell_len(ellipsis)).rstrip() + ellipsis
+
+
+def cut_words(text: str, width: int, ellipsis: str = "…") -> str:
+    """A sentence of at most `width` cells, ended after a whole word, so that a number in it is whole or absent."""
+    if cell_len(text) <= width:
+        return text
+    kept = cut(text, width, "")
+    whole = text.startswith(kept + " ") or " " not in kept
+    kept = (kept if whole and cell_len(kept) < width else kept.rpartition(" ")[0] or kept).rstrip(" ,;:(")
+    return cut(kept, width - cell_len(ellipsis) - 1, "") + " " + ellipsis
 
 
 class Line:

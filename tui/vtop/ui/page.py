@@ -11,7 +11,7 @@ from textual.screen import Screen
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.canvas import Canvas
 from vtop.ui.glyphs import Glyphs
-from vtop.ui.ink import Line
+from vtop.ui.ink import Line, wrap
 from vtop.ui.panels.footer import footer
 from vtop.ui.panels.header import header
 
@@ -27,12 +27,8 @@ class Page(Screen[None]):
     HEADING: ClassVar[str] = ""
     """What the header calls it."""
     AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
-        (0, "-narrow"),
-        (100, "-wide"),
-        (160, "-very-wide"),
-    ]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-flat"), (16, "-low"), (28, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-very-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-low"), (28, "-tall")]  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,6 +52,7 @@ class Page(Screen[None]):
         """Header, body, footer."""
         yield Canvas(id="header")
         yield from self.compose_body()
+        yield Canvas(id="caption", classes="-gone")
         yield Canvas(id="footer")
 
     def compose_body(self) -> ComposeResult:
@@ -87,7 +84,20 @@ class Page(Screen[None]):
             lambda width, height: [header(snapshot, server, app.view, width, self.glyphs, self.heading())]
         )
         self.query_one("#footer", Canvas).show(draw_footer)
+        self._paint_caption()
         self.paint_body(snapshot)
+
+    def _paint_caption(self) -> None:
+        caption = self.vtop.view.demo_caption
+        canvas = self.query_one("#caption", Canvas)
+        canvas.set_class(not caption, "-gone")
+
+        def draw(width: int, height: int) -> list[Line]:
+            rows = [Line(" ").join(line) for line in wrap(caption, width - 2, "strong")][: height - 1]
+            return [*rows, Line(" ").add("any key", "key").add(" takes over", "dim")]
+
+        if caption:
+            canvas.show(draw)
 
     def heading(self) -> str:
         """What the header calls this screen now."""

@@ -1,5 +1,6 @@
-"""vtop's own two themes. Their colours are told apart by people with any kind of colour vision (blue, orange, teal);
-all of Textual's themes work too, since the style sheet names only theme variables.
+"""Two themes of vtop's own; all of Textual's work too, since the style sheet names only theme variables.
+
+Their colours (blue, orange, teal) are told apart with any kind of colour vision.
 """
 
 from __future__ import annotations

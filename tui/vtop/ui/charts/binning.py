@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 NICE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 """Ends of a value axis, times a power of ten; few of them, so that the axis does not jump at each point."""
@@ -86,5 +87,5 @@ def binned(
 def _usual_step(times: Sequence[float]) -> float:
     if len(times) < 2:
         return 0.0
-    steps = sorted(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+    steps = sorted(later - earlier for earlier, later in pairwise(times))
     return steps[len(steps) // 2]

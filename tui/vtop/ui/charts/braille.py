@@ -27,8 +27,8 @@ def area(values: Sequence[float | None], width: int, height: int, top: float, gl
         rows = [" " * width] * (height - 1)
         rows.append(history_row(values[-width:], width, top, glyphs))
         return rows
-    shown = list(values)[-2 * width :]
-    shown = [None] * (2 * width - len(shown)) + shown
+    known = list(values)[-2 * width :]
+    shown: list[float | None] = [*[None] * (2 * width - len(known)), *known]
     dots = height * 4
     heights = [
         0

@@ -15,7 +15,7 @@ def footer(now: Situation, keymap: Mapping[str, str], width: int) -> tuple[Line,
         for action in ACTIONS
         if action.footer and (not action.screens or now.screen in action.screens) and can_act(action, now)
     ]
-    right = Line("^p", "key").add(" palette ", "dim") if width >= 60 else Line("^p ", "key")
+    right = Line("^p", "key").add(" palette ", "dim") if width >= 100 else Line("^p ", "key")
     room = width - right.width - 2
 
     def size() -> int:

@@ -28,7 +28,8 @@ def header(
         right.add(" PAUSED ", "badge").add(" ")
     if view.data_age_s >= 3:
         right.add(f"data {view.data_age_s:.0f} s old ", "bad")
-    window = f"{snapshot.window_s:.0f} s window "
+    if width >= 60:
+        right = Line(f" {snapshot.window_s:.0f} s window ", "dim").join(right)
     room = width - right.width
     left = Line(" vtop", "title")
     if page:
@@ -44,13 +45,10 @@ def header(
         place.append("no GPU")
     fields.append(field(" · ".join(place[:2]), "dim", 5))
     if len(place) > 2:
-        fields.append(field("· " + place[2], "dim", 1))
+        fields.append(field(place[2], "dim", 1))
     if server is not None:
         fields.extend(_server_fields(server, snapshot, glyphs))
-    row = pack(fields, room - 1, 2)
-    if row.width + len(window) + 1 <= room:
-        right = Line(window, "dim").join(right)
-    return spread(row, right, width)
+    return spread(pack(fields, room - 1, 2), right, width)
 
 
 def _server_fields(server: ServerView, snapshot: Snapshot, glyphs: Glyphs) -> list[Field]:

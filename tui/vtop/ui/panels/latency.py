@@ -7,7 +7,7 @@ from vtop.telemetry.snapshot import ServerView, Snapshot
 from vtop.ui.charts.plotext_chart import ChartSpec
 from vtop.ui.charts.series import history_spec
 from vtop.ui.glyphs import Glyphs
-from vtop.ui.ink import Line
+from vtop.ui.ink import Field, Line, field, pack
 from vtop.ui.words import bucket_range, latency_age, latency_mean
 
 CHARTS = ("TTFT", "TPOT", "Output")
@@ -50,17 +50,17 @@ def second_number(server: ServerView | None, chart: int) -> str:
     return f"p95 {bucket_range(latency.p95)}" if latency.p95 else ""
 
 
-def chart_title(server: ServerView | None, chart: int) -> Line:
-    """`TTFT ─ mean 84 ms · p95 100–250 ms`."""
+def chart_title(server: ServerView | None, chart: int, width: int) -> Line:
+    """`1 TTFT  mean 84 ms  p95 100–250 ms`; what does not fit is left out whole."""
     number, role = main_number(server, chart)
-    title = Line(f"{chart + 1} ", "key").add(CHARTS[chart], "title").add("  ")
-    if chart != 2 and number != units.DASH:
-        title.add("mean ", "dim")
-    title.add(number, role)
+    fields = [Field(Line(f"{chart + 1} ", "key").add(CHARTS[chart], "title"))]
+    value = Line("mean " if chart != 2 and number != units.DASH else "", "dim").add(number, role)
+    fields.append(Field(value, 9))
     second = second_number(server, chart)
     if second:
-        title.add(" · ", "dim").add(second, "floor" if second.startswith("floor") else "dim")
-    return title
+        fields.append(field(second, "floor" if second.startswith("floor") else "dim", 5))
+    room = width - 6
+    return pack(fields, room, 2 if sum(item.line.width + 2 for item in fields) - 2 <= room else 1)
 
 
 def numbers_strip(server: ServerView | None, chosen: int, width: int, height: int) -> list[Line]:

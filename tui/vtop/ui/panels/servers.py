@@ -7,11 +7,14 @@ from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import ServerView, Snapshot
 from vtop.ui.charts.bars import bar
 from vtop.ui.glyphs import Glyphs, state_mark
-from vtop.ui.ink import Field, Line, cut, field, pack, spread
+from vtop.ui.ink import Field, Line, cut, cut_words, field, pack, spread
 from vtop.ui.words import server_is_stale, stale_text, state_word, uptime
 
 NAME_CELLS = 16
 """Names are cut to this; numbers never are."""
+
+SILENT_AFTER_S = 20.0
+"""A start that logs nothing for this long may hang; then it is said."""
 
 
 def server_rows(
@@ -19,7 +22,8 @@ def server_rows(
 ) -> tuple[list[Line], list[str]]:
     """Rows for `height` rows of space, and the server that each row belongs to ("" for none).
 
-    The selected server is always among them; servers left out are counted in the last row.
+    The selected server is always among them; servers left out are counted in the last row. A failed server has a
+    second row with its remedy where there is room, the selected one first.
     """
     if not snapshot.servers:
         return [
@@ -28,14 +32,14 @@ def server_rows(
         ][:height], [""] * min(2, height)
     views = list(snapshot.servers)
     index = next((i for i, view in enumerate(views) if view is chosen), 0)
-    extra = 1 if chosen is not None and _second_row(chosen, width, glyphs) is not None else 0
-    room = height
-    if len(views) + extra > height:
-        if height - len(views) < extra:
-            extra = 0 if height <= 2 else extra
-        room = max(1, height - (1 if len(views) + extra > height and height > 1 else 0))
-    first = max(0, min(index - (room - extra) + 1, len(views) - (room - extra)))
-    shown = views[first : first + max(1, room - extra)]
+    room = height if len(views) <= height else max(1, height - 1)
+    first = max(0, min(index - room + 1, len(views) - room))
+    shown = views[first : first + room]
+    spare = height - len(shown) - (1 if len(shown) < len(views) and height > 1 else 0)
+    with_second: set[str] = set()
+    for view in sorted(shown, key=lambda view: view is not chosen):
+        if len(with_second) < spare and _second_row(view, width, glyphs) is not None:
+            with_second.add(view.status.name)
     name_width = max(8, min(NAME_CELLS, max(len(view.status.name) for view in views)))
     rows: list[Line] = []
     owners: list[str] = []
@@ -44,7 +48,7 @@ def server_rows(
         row.cursor = view is chosen
         rows.append(row)
         owners.append(view.status.name)
-        second = _second_row(view, width, glyphs) if view is chosen and extra else None
+        second = _second_row(view, width, glyphs) if view.status.name in with_second else None
         if second is not None:
             rows.append(second)
             owners.append(view.status.name)
@@ -59,7 +63,7 @@ def rows_wanted(snapshot: Snapshot, chosen: ServerView | None, glyphs: Glyphs) -
     """How many rows the list would like to have."""
     if not snapshot.servers:
         return 2
-    return len(snapshot.servers) + (1 if chosen is not None and _second_row(chosen, 80, glyphs) else 0)
+    return sum(1 if _second_row(view, 80, glyphs) is None else 2 for view in snapshot.servers)
 
 
 def _row(view: ServerView, snapshot: Snapshot, width: int, glyphs: Glyphs, name_width: int, chosen: bool) -> Line:
@@ -73,7 +77,7 @@ def _row(view: ServerView, snapshot: Snapshot, width: int, glyphs: Glyphs, name_
     if status.state is ServerState.FAILED:
         cause = status.diagnosis.headline if status.diagnosis else status.message or "no cause found; g shows the log"
         left.add("failed: ", "bad")
-        return left.add(cut(cause, width - left.width, glyphs.ellipsis), "bad")
+        return left.add(cut_words(cause, width - left.width - 1, glyphs.ellipsis), "bad")
     engine = view.engine
     right_fields: list[Field] = []
     if engine is not None and status.state is not ServerState.STOPPED:
@@ -107,18 +111,15 @@ def _row(view: ServerView, snapshot: Snapshot, width: int, glyphs: Glyphs, name_
 def _starting(view: ServerView, left: Line, width: int, glyphs: Glyphs) -> Line:
     progress = view.status.progress
     assert progress is not None
-    clock = units.elapsed(progress.elapsed_s)
-    right = Line(clock, "strong")
+    room = width - left.width - 1
+    fields = [field(progress.text, "warn", 8), field(units.elapsed(progress.elapsed_s), "strong")]
+    if progress.share is not None:
+        fields.insert(1, Field(bar(progress.share, min(20, max(8, room - 40)), glyphs, "warn"), 2))
     if progress.expected_s:
-        right.add(f" of ~{units.elapsed(progress.expected_s)}", "dim")
-    right.add(" ")
-    text = Line(progress.text, "warn")
-    if progress.silent_s >= 20:
-        text.add(f"  silent {units.elapsed(progress.silent_s)}", "bad")
-    room = width - left.width - right.width - text.width - 2
-    if progress.share is not None and room >= 8:
-        text.add(" ").join(bar(progress.share, min(20, room), glyphs, "warn"))
-    return spread(left.join(text), right, width)
+        fields.append(field(f"of ~{units.elapsed(progress.expected_s)}", "dim", 5))
+    if progress.silent_s >= SILENT_AFTER_S:
+        fields.append(field(f"silent {units.elapsed(progress.silent_s)}", "bad", 9))
+    return left.join(pack(fields, room, 1))
 
 
 def _second_row(view: ServerView, width: int, glyphs: Glyphs) -> Line | None:
@@ -130,4 +131,4 @@ def _second_row(view: ServerView, width: int, glyphs: Glyphs) -> Line | None:
     line = Line("    " + glyphs.arrow + " ", "dim")
     if remedy.overrides:
         line.add("f", "key").add(" ")
-    return line.add(cut(remedy.text, max(1, width - line.width), glyphs.ellipsis))
+    return line.add(cut_words(remedy.text, max(1, width - line.width - 1), glyphs.ellipsis))

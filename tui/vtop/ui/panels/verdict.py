@@ -33,8 +33,6 @@ def verdict_rows(
 
 
 def _sentences(snapshot: Snapshot, server: ServerView | None, view: View) -> tuple[str, str, str]:
-    if view.demo_caption:
-        return view.demo_caption, "Press any key to take over.", "strong"
     if server is None:
         return (
             "Nothing runs yet.",

@@ -19,7 +19,7 @@ class ConfirmScreen(ModalScreen[bool]):
     """Yes or no. `enter` presses the button that is lit, and that is the harmless one."""
 
     AUTO_FOCUS = "#no"
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-flat"), (16, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", show=False),
         Binding("n,escape", "answer(False)", show=False),

@@ -166,7 +166,7 @@ class Dashboard(Page):
                     rows = chart.render(spec, glyphs)
                 if not border:
                     return rows
-                return framed(rows, width, height, glyphs, chart_title(server, index))
+                return framed(rows, width, height, glyphs, chart_title(server, index, width))
 
             canvas.show(draw)
 

@@ -26,7 +26,7 @@ NUMBERS: tuple[tuple[str, str], ...] = (
     ("ITL", "Gap between one chunk and the next of a request. Where chunks carry several tokens (speculation) it is a "
      "chunk gap, not a token gap."),
     ("E2E", "From writing the request to its last chunk."),
-    ("Output", "Generated tokens a second over all requests. In a load test `steady` leaves out the ramps at both ends."),
+    ("Output", "Generated tokens a second, all requests together; `steady` leaves out the ramps at both ends of a test."),
     ("Goodput", "Requests a second that met every limit asked for (TTFT, TPOT, E2E)."),
     ("Failed", "A request counts as done only with status 200, a finish reason other than abort, [DONE] and no error "
      "event. Failed ones are in no latency."),
@@ -34,17 +34,17 @@ NUMBERS: tuple[tuple[str, str], ...] = (
      "stands beside it; two sources are never mixed in one line."),
     ("mem busy", "Shown instead where the card cannot count bytes: the share of time with any memory traffic. 100 % "
      "busy can be 40 % of the bandwidth."),
-    ("SM, tensor", "Share of the multiprocessors that had work; share of cycles of the tensor cores. `any kernel` is what "
-     "nvidia-smi calls GPU-Util: the share of time with any kernel running at all."),
-    ("Floor", "The shortest possible TPOT: (weight bytes + KV bytes read a step) / peak bandwidth, or FLOPs a step / peak "
-     "FLOP/s where that is longer. e writes it out with this model's and this card's numbers."),
+    ("SM, tensor", "Share of the multiprocessors that had work; share of cycles of the tensor cores. `any kernel` is "
+     "what nvidia-smi calls GPU-Util: the share of time with any kernel running at all."),
+    ("Floor", "The shortest possible TPOT: (weight bytes + KV bytes read a step) / peak bandwidth, or FLOPs a step / "
+     "peak FLOP/s where that is longer. e writes it out with this model's and this card's numbers."),
     ("batch", "Requests being decoded together, and those waiting, of the server's limit (max_num_seqs)."),
     ("KV", "Share of the KV cache in use: the mean over engines, not their sum."),
     ("preempted", "Requests thrown out of the KV cache within the window and computed again."),
-    ("prompt", "Where prompt tokens came from: computed, found in the prefix cache, or transferred from another server."),
-    ("speculation", "Guessed tokens accepted per step, of those guessed; the bars are the share accepted at each position."),
-    ("95 % interval", "Of the ratio between two configurations over paired, interleaved runs. `No difference seen (could "
-     "be up to x %)` means that the interval holds 1; with one run there is no verdict."),
+    ("prompt", "Where prompt tokens came from: computed, found in the prefix cache, or moved from another server."),
+    ("speculation", "Guessed tokens accepted a step, of those guessed; the bars are the share accepted by position."),
+    ("95 % interval", "Of the ratio between two configurations over paired, interleaved runs. `No difference seen "
+     "(could be up to x %)` means that the interval holds 1; with one run there is no verdict."),
     ("SIMULATED", "The number comes from vtop's simulated server and GPU (arithmetic of bandwidth and FLOPs), not from "
      "hardware. It is never compared with a measured one without saying so."),
 )  # fmt: skip

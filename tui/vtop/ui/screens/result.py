@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from textual.app import ComposeResult
@@ -75,33 +75,33 @@ def side_rows(title: str, values: Mapping[str, Any], width: int) -> list[Line]:
     return rows
 
 
+WRITERS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("_tokens_per_s", "_per_s", lambda v: units.rate(v, "tok/s")),
+    ("_bytes_per_s", "_per_s", units.bytes_per_s),
+    ("_per_s", "_per_s", lambda v: f"{units.significant(v)}/s"),
+    ("_percent", "_percent", units.percent_of_100),
+    ("_bytes", "_bytes", units.gib),
+    ("_rate", "", units.percent),
+    ("_share", "_share", units.percent),
+    ("acceptance", "", units.percent),
+    ("kv_usage", "", units.percent),
+    ("_w", "_w", units.watts),
+    ("_j", "_j", lambda v: f"{units.significant(v)} J"),
+    ("joules_per_token", "", lambda v: f"{units.significant(v)} J"),
+    ("_s", "_s", units.duration),
+)
+"""Ending of a key, what of it is a unit and not a name, and how a value is written; the first that fits counts."""
+
+
 def spoken(key: str, value: Any) -> tuple[str, str]:
     """A key with its unit in its name, and its value, for a person: `ttft_mean_s` reads `ttft mean`, `84 ms`."""
     if value is None:
         return key.replace("_", " "), units.DASH
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return key.replace("_", " "), str(value)
-    for ending, write in (
-        ("_tokens_per_s", lambda v: units.rate(v, "tok/s")),
-        ("_bytes_per_s", units.bytes_per_s),
-        ("_per_s", lambda v: f"{units.significant(v)}/s"),
-        ("_percent", units.percent_of_100),
-        ("_bytes", units.gib),
-        ("_rate", units.percent),
-        ("_share", units.percent),
-        ("acceptance", units.percent),
-        ("kv_usage", units.percent),
-        ("_w", units.watts),
-        ("_j", lambda v: f"{units.significant(v)} J"),
-        ("joules_per_token", lambda v: f"{units.significant(v)} J"),
-        ("_s", units.duration),
-    ):
+    for ending, unit, write in WRITERS:
         if key.endswith(ending):
-            name = key if ending.lstrip("_") in ("acceptance", "kv_usage", "joules_per_token") else key
-            for unit in ("_s", "_bytes", "_w", "_percent", "_j"):
-                if ending == unit or (ending.endswith("_per_s") and unit == "_s"):
-                    name = key.removesuffix("_per_s" if ending.endswith("_per_s") else unit)
-            return name.replace("_", " "), write(float(value))  # type: ignore[no-untyped-call]
+            return key.removesuffix(unit).replace("_", " "), write(float(value))
     return key.replace("_", " "), units.significant(float(value))
 
 

@@ -66,9 +66,9 @@ def detail_rows(preset: Preset | None, plan: LaunchPlan | VtopError | None, widt
         rows += [Line(" ").join(line) for line in wrap("! " + warning, width - 2, "warn", "  ")]
     label = max([10, *(len(name) for name, _ in plan.fit)])
     for name, value in plan.fit:
-        text = wrap(value, max(10, width - label - 4))
-        rows.append(Line(f" {name:<{label}}  ", "dim").join(text[0]))
-        rows += [Line(" " * (label + 3)).join(line) for line in text[1:]]
+        lines = wrap(value, max(10, width - label - 4))
+        rows.append(Line(f" {name:<{label}}  ", "dim").join(lines[0]))
+        rows += [Line(" " * (label + 3)).join(line) for line in lines[1:]]
     version = f"vLLM {plan.version}" if plan.version else "vLLM, version unknown"
     where = "simulated" if plan.simulated else plan.installation
     rows.append(Line(f" {'runs':<{label}}  ", "dim").add(f"{version}  ").add(cut(where, width - label - 24), "dim"))

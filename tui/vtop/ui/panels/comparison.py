@@ -1,0 +1,156 @@
+"""A comparison as rows: its runs while they go on, and the table with ratios, intervals and verdicts."""
+
+from __future__ import annotations
+
+from vtop import units
+from vtop.contract import CompareProgress, CompareRow, CompareStep
+from vtop.ui.charts.bars import bar
+from vtop.ui.glyphs import Glyphs
+from vtop.ui.ink import Field, Line, cut, field, pack, table, wrap
+
+STATES = ("starting", "warming-up", "loading", "stopping")
+WORDS = {"starting": "start", "warming-up": "warm up", "loading": "load", "stopping": "stop"}
+
+ONE_ROW_WIDTH = 118
+"""From this width on each configuration is one row of the table."""
+
+
+def progress_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list[Line]:
+    """How far it is, then each run."""
+    done = sum(step.state in ("done", "failed") for step in progress.steps)
+    total = len(progress.steps)
+    line = Line(" ")
+    line.join(bar(done / total if total else 0.0, min(40, max(10, width // 3)), glyphs))
+    fields = [field(f"{done} of {total} runs", "strong"), field(units.elapsed(progress.elapsed_s), "", 5)]
+    if progress.expected_s and progress.state == "running":
+        left = max(0.0, progress.expected_s - progress.elapsed_s)
+        fields.append(field(f"about {units.elapsed(left)} left", "dim", 4))
+    if progress.state != "running":
+        fields.append(field(progress.state, "good" if progress.state == "finished" else "warn", 6))
+    rows = [line.add("  ").join(pack(fields, width - line.width - 3))]
+    if progress.message:
+        rows += [Line(" ").join(text) for text in wrap(progress.message, width - 2, "warn")][:2]
+    return rows
+
+
+def step_rows(progress: CompareProgress, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """One row a run; where not all fit, those around the running one."""
+    steps = progress.steps
+    at = next((i for i, step in enumerate(steps) if step.state not in ("done", "failed")), len(steps) - 1)
+    first = max(0, min(at - height // 2, len(steps) - height))
+    name_width = max([8, *(len(step.preset) for step in steps)])
+    return [_step(step, min(24, name_width), width, glyphs) for step in steps[first : first + height]]
+
+
+def _step(step: CompareStep, name_width: int, width: int, glyphs: Glyphs) -> Line:
+    mark, role = {
+        "waiting": (" ", "dim"),
+        "done": (glyphs.ready, "good"),
+        "failed": (glyphs.failed, "bad"),
+    }.get(step.state, (glyphs.starting, "warn"))
+    line = Line(f" {mark} ", role).add(f"{step.round:>2}  ", "dim")
+    line.add(f"{cut(step.preset, name_width, glyphs.ellipsis):<{name_width}}  ", "strong")
+    if step.state in STATES:
+        reached = STATES.index(step.state)
+        for index, state in enumerate(STATES):
+            line.add(" · " if index else "", "dim")
+            line.add(WORDS[state], "warn" if index == reached else "good" if index < reached else "dim")
+        if step.detail:
+            line.add("  " + cut(step.detail, max(0, width - line.width - 3), glyphs.ellipsis), "dim")
+    elif step.state == "failed":
+        line.add("failed: " + cut(step.detail, max(0, width - line.width - 10), glyphs.ellipsis), "bad")
+    elif step.state == "done":
+        fields = [
+            field(units.rate(step.output_tokens_per_s, "tok/s"), "strong"),
+            field(f"TTFT p50 {units.duration(step.ttft_p50_s)}", "", 4),
+            field(f"TPOT p50 {units.duration(step.tpot_p50_s)}", "", 3),
+        ]
+        line.join(pack(fields, width - line.width - 1, 3))
+    else:
+        line.add("waiting", "dim")
+    return line
+
+
+def verdict_role(verdict: str) -> str:
+    """Its colour; the word says it without."""
+    for start, role in (("faster", "good"), ("slower", "bad"), ("not comparable", "warn")):
+        if verdict.startswith(start):
+            return role
+    return "dim"
+
+
+def ratio_text(row: CompareRow) -> tuple[str, str]:
+    """`1.28x` and its interval `1.24–1.33`."""
+    ratio = units.DASH if row.ratio is None else f"{row.ratio:.2f}x"
+    if row.ratio_low is None or row.ratio_high is None:
+        return ratio, units.DASH
+    return ratio, f"{row.ratio_low:.2f}–{row.ratio_high:.2f}"
+
+
+def table_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list[Line]:
+    """The table, its verdicts, and what must be minded."""
+    if not progress.rows:
+        return []
+    top = max((row.ratio for row in progress.rows if row.ratio), default=1.0)
+    rows = _wide(progress, width, top, glyphs) if width >= ONE_ROW_WIDTH else _narrow(progress, width, top, glyphs)
+    for warning in progress.warnings:
+        rows += [Line(" ").join(line) for line in wrap("! " + warning, width - 2, "warn", "  ")]
+    for row in progress.rows:
+        for note in row.notes:
+            rows += [Line(" ").join(line) for line in wrap(f"{row.preset}: {note}", width - 2, "dim", "  ")]
+    return rows
+
+
+def _wide(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -> list[Line]:
+    cells = [
+        ("configuration", "tok/s", "", "95 %", "predicted", "TTFT p50", "TPOT p50", "DRAM", "cache", "acc.", "fail")
+    ]
+    for row in progress.rows:
+        ratio, interval = ratio_text(row)
+        predicted = units.DASH if row.predicted_ratio is None else f"{row.predicted_ratio:.2f}x"
+        cells.append(
+            (
+                cut(row.preset, 20, glyphs.ellipsis), units.significant(row.output_tokens_per_s), ratio, interval,
+                predicted, units.duration(row.ttft_p50_s), units.duration(row.tpot_p50_s),
+                units.percent_of_100(row.bandwidth_percent), units.percent(row.prefix_hit_rate),
+                units.percent(row.acceptance), str(row.failed),
+            )
+        )  # fmt: skip
+    lines = table(cells, "<" + ">" * 10)
+    rows = [Line(" " + lines[0], "dim").add("  verdict", "dim")]
+    for row, text in zip(progress.rows, lines[1:], strict=True):
+        line = Line(" ").add(f"{text:<{max(len(item) for item in lines)}}", "strong").add("  ")
+        room = width - line.width - 14
+        if room >= 8:
+            line.join(bar((row.ratio or 0.0) / top if row.ratio else None, 12, glyphs, "bar")).add(" ")
+        verdict = wrap(row.verdict, max(12, width - line.width - 1), verdict_role(row.verdict))
+        rows.append(line.join(verdict[0]))
+        rows += [Line(" " * line.width).join(more) for more in verdict[1:]]
+    return rows
+
+
+def _narrow(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -> list[Line]:
+    rows: list[Line] = []
+    for row in progress.rows:
+        ratio, interval = ratio_text(row)
+        head = [
+            Field(Line(cut(row.preset, 18, glyphs.ellipsis), "strong")),
+            field(units.rate(row.output_tokens_per_s, "tok/s"), "strong"),
+            field(ratio, "strong"),
+            Field(bar((row.ratio or 0.0) / top if row.ratio else None, 12, glyphs, "bar"), 2),
+            field(f"95 % {interval}", "dim", 4),
+        ]
+        if row.predicted_ratio is not None:
+            head.append(field(f"predicted {row.predicted_ratio:.2f}x", "dim", 3))
+        rows.append(Line(" ").join(pack(head, width - 2)))
+        more = [
+            field(f"TTFT p50 {units.duration(row.ttft_p50_s)}", "dim", 8),
+            field(f"TPOT p50 {units.duration(row.tpot_p50_s)}", "dim", 7),
+            field(f"DRAM {units.percent_of_100(row.bandwidth_percent)}", "dim", 4),
+            field(f"cache {units.percent(row.prefix_hit_rate)}", "dim", 3),
+            field(f"accepted {units.percent(row.acceptance)}", "dim", 2),
+            field(f"{row.failed} failed", "bad" if row.failed else "dim", 6),
+        ]
+        rows.append(Line("   ").join(pack(more, width - 4)))
+        rows += [Line("   ").join(line) for line in wrap(row.verdict, width - 4, verdict_role(row.verdict))]
+    return rows

@@ -1,0 +1,165 @@
+"""Saved runs: open one, mark two to lay them side by side, export, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from textual import on
+from textual.app import ComposeResult
+
+from vtop.contract import RunSummary
+from vtop.telemetry.snapshot import Snapshot
+from vtop.ui.calls import aside
+from vtop.ui.ink import Line, cut
+from vtop.ui.listing import Picker
+from vtop.ui.page import Page
+from vtop.ui.words import ago
+
+
+class RunsScreen(Page):
+    """The list, newest first."""
+
+    NAME = "runs"
+    HEADING = "Runs"
+    AUTO_FOCUS = "#list"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs: Sequence[RunSummary] | None = None
+        self._marked: list[str] = []
+
+    def compose_body(self) -> ComposeResult:
+        """One list."""
+        yield Picker(id="list")
+
+    def on_mount(self) -> None:
+        """Reads the list beside the event loop."""
+        super().on_mount()
+        self._read()
+
+    def on_screen_resume(self) -> None:
+        """A run may have ended meanwhile."""
+        super().on_screen_resume()
+        self._read()
+
+    def _read(self) -> None:
+        service = self.vtop.service
+
+        def done(runs: Sequence[RunSummary]) -> None:
+            self._runs = runs
+            self._marked = [mark for mark in self._marked if any(run.run_id == mark for run in runs)]
+
+        self.vtop.call(aside(service.runs), "list the runs", done)
+
+    def pulse(self) -> object:
+        """The list, the marks, the choice."""
+        return (id(self._runs), tuple(self._marked), self._chosen())
+
+    def _chosen(self) -> str:
+        return self.query_one("#list", Picker).chosen if self.is_mounted else ""
+
+    def has_item(self) -> bool:
+        """Whether a run is chosen."""
+        return bool(self._chosen())
+
+    def paint_body(self, snapshot: Snapshot) -> None:
+        """One row a run."""
+        picker = self.query_one("#list", Picker)
+        if not self._runs:
+            text = " Reading ..." if self._runs is None else " No runs yet: l on the dashboard runs a load test."
+            picker.fill([("", lambda width: Line(text, "dim"))])
+            return
+        now = snapshot.at_wall_s
+        heading = "space marks two, enter lays them side by side" if self._marked else "enter opens, space marks"
+        items: list[tuple[str, Callable[[int], Line]]] = [("", lambda width: Line(f" {heading}", "dim"))]
+        items += [(run.run_id, self._row(run, now)) for run in self._runs]
+        picker.fill(items)
+
+    def _row(self, run: RunSummary, now_wall_s: float) -> Callable[[int], Line]:
+        glyphs = self.glyphs
+
+        def draw(width: int) -> Line:
+            line = Line(glyphs.cursor if self._chosen() == run.run_id else " ", "key")
+            line.add((glyphs.checked if run.run_id in self._marked else glyphs.unchecked) + " ", "key")
+            line.add(f"{ago(run.at_wall_s, now_wall_s):>10}  ", "dim").add(f"{run.kind:<8} ", "second")
+            if run.simulated:
+                line.add("SIM ", "badge").add(" ")
+            if not run.complete:
+                line.add("CUT ", "warn")
+            room = width - line.width - 2
+            headline = Line(run.headline, "strong")
+            title = max(0, room - headline.width - 2)
+            if title >= 8:
+                line.add(f"{cut(run.title, title, glyphs.ellipsis):<{title}}  ")
+            return line.join(headline)
+
+        return draw
+
+    def do_mark(self) -> None:
+        """Marks the chosen run; a third mark drops the first."""
+        chosen = self._chosen()
+        if not chosen:
+            return
+        if chosen in self._marked:
+            self._marked.remove(chosen)
+        else:
+            self._marked = [*self._marked, chosen][-2:]
+        self.query_one("#list", Picker).action_move(1)
+
+    def do_open(self) -> None:
+        """Opens the chosen run, or the two that are marked."""
+        from vtop.ui.screens.compare import CompareScreen
+        from vtop.ui.screens.report import ReportScreen
+        from vtop.ui.screens.result import ResultScreen
+        from vtop.ui.screens.side_by_side import SideBySideScreen
+
+        run = next((run for run in self._runs or () if run.run_id == self._chosen()), None)
+        if len(self._marked) == 2:
+            self.vtop.push_screen(SideBySideScreen(self._marked[0], self._marked[1]))
+        elif run is not None and run.kind == "compare":
+            progress = self.vtop.service.compare_progress()
+            if progress is not None and progress.run_id == run.run_id:
+                self.vtop.open_page(CompareScreen())
+            else:
+                self.vtop.open_page(ReportScreen(run.run_id))
+        elif run is not None:
+            self.vtop.open_page(ResultScreen(run.run_id))
+
+    @on(Picker.Opened)
+    def _opened(self) -> None:
+        self.vtop.act("open")
+
+    @on(Picker.Moved)
+    def _moved(self) -> None:
+        self.vtop.paint_soon()
+
+    def do_export(self) -> None:
+        """Writes the reports of the chosen run."""
+        self.vtop.export_run(self._chosen())
+
+    def do_delete(self) -> None:
+        """Deletes the chosen run after a question."""
+        run = next((run for run in self._runs or () if run.run_id == self._chosen()), None)
+        if run is None:
+            return
+
+        def delete() -> None:
+            self.vtop.call(
+                aside(lambda: self.vtop.service.delete_run(run.run_id)), f"delete {run.run_id}", lambda _: self._read()
+            )
+
+        self.vtop.ask(
+            "Delete this run?",
+            f"{run.title}\n{run.headline}\nIt cannot be brought back.",
+            "Delete it",
+            "Keep it",
+            delete,
+        )
+
+    def do_next_server(self) -> None:
+        """Tab moves in the list."""
+        self.query_one("#list", Picker).action_move(1)
+
+    def do_previous_server(self) -> None:
+        """Back in the list."""
+        self.query_one("#list", Picker).action_move(-1)
