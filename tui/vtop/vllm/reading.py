@@ -94,6 +94,8 @@ class EngineReading:
     prompt_cached_share: float | None = None
     prompt_transferred_share: float | None = None
     prefix_hit_rate: float | None = None
+    prefix_hit_rate_since_start: float | None = None
+    """What engine V0 gives instead: an average since the server started, so never a live value."""
     external_hit_rate: float | None = None
     ttft: Latency | None = None
     tpot: Latency | None = None
@@ -120,6 +122,8 @@ class EngineReading:
     prompt_tokens_total: float | None = None
     missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     """Field name -> why this server does not say it."""
+    notes: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    """Field name -> what the value means here where that is not plain: derived, or under an older name."""
     restarted: bool = False
     """Counters began again inside this window: rates cover the time since."""
 
