@@ -8,6 +8,10 @@ from typing import Any, Protocol
 
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
 from vtop.presets import Preset
+from vtop.results.comparison import CompareProgress as CompareProgress
+from vtop.results.comparison import CompareRequest as CompareRequest
+from vtop.results.comparison import CompareRow as CompareRow
+from vtop.results.comparison import CompareStep as CompareStep
 from vtop.servers.status import StopReport
 from vtop.telemetry.snapshot import Snapshot
 
@@ -82,91 +86,6 @@ class RunSummary:
     complete: bool
     headline: str
     """The one line to show: `892 tok/s · TTFT p50 82 ms`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompareRequest:
-    """A comparison as asked for."""
-
-    presets: tuple[str, ...]
-    workload: str | None = None
-    """None: `chat`."""
-    repeats: int = 3
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    """`--set` for every preset."""
-    simulated: bool = False
-    gpu: str | None = None
-    """The simulated card."""
-    requests: int | None = None
-    concurrency: int | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CompareStep:
-    """One run of one configuration in a comparison."""
-
-    round: int
-    preset: str
-    state: str
-    """`waiting`, `starting`, `warming-up`, `loading`, `stopping`, `done`, `failed`."""
-    detail: str = ""
-    output_tokens_per_s: float | None = None
-    ttft_p50_s: float | None = None
-    tpot_p50_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CompareRow:
-    """One configuration of the table."""
-
-    preset: str
-    runs: int
-    output_tokens_per_s: float | None
-    ratio: float | None
-    """Against the first row."""
-    ratio_low: float | None
-    """95 % interval of the ratio; None with one run."""
-    ratio_high: float | None
-    ttft_p50_s: float | None
-    ttft_p95_s: float | None
-    tpot_p50_s: float | None
-    tpot_p95_s: float | None
-    e2e_mean_s: float | None
-    e2e_p95_s: float | None
-    bandwidth_percent: float | None
-    bandwidth_source: str | None
-    joules_per_token: float | None
-    prefix_hit_rate: float | None
-    acceptance: float | None
-    kv_capacity_tokens: float | None
-    weights_bytes: float | None
-    failed: int
-    predicted_ratio: float | None
-    verdict: str
-    """`faster`, `slower`, `no difference seen (could be up to 3 %)`, `not comparable: why`, `one run: no verdict`."""
-    notes: tuple[str, ...] = ()
-    ttft_verdict: str = ""
-    tpot_verdict: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CompareProgress:
-    """A comparison now."""
-
-    run_id: str
-    request: CompareRequest
-    state: str
-    """`planned`, `running`, `finished`, `cancelled`, `failed`."""
-    steps: tuple[CompareStep, ...]
-    rows: tuple[CompareRow, ...]
-    elapsed_s: float
-    expected_s: float | None
-    message: str = ""
-    warnings: tuple[str, ...] = ()
-    simulated: bool = False
-    directory: str = ""
 
 
 class Service(Protocol):
