@@ -74,6 +74,14 @@ class GpuReading:
     processes: tuple[GpuProcess, ...] | None = None
     mig_parent: str | None = None
     """UUID of the GPU that this MIG instance is part of."""
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    pci_bus_id: str | None = None
+    pcie_generation: int | None = None
+    """Of the link now; it drops at idle to save power, which is no fault."""
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
     lost: bool = False
     age_s: float = 0.0
     """Age of these values."""
