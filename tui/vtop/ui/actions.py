@@ -65,7 +65,7 @@ def _can_load(now: Situation) -> bool:
 def _can_stop(now: Situation) -> bool:
     if now.screen == "load" and now.load_running:
         return True
-    if now.screen == "compare" and now.compare_running:
+    if now.screen in ("compare", "compared") and now.compare_running:
         return True
     view = now.server
     if view is None or not view.status.owned:
@@ -102,25 +102,43 @@ def _several(now: Situation) -> bool:
     return now.servers > 1
 
 
-def _item(now: Situation) -> bool:
-    return now.item
+def _can_open(now: Situation) -> bool:
+    return now.server is not None if now.screen == "dashboard" else now.item
 
 
 SERVERS, MEASURE, LOOK, MOVE, VTOP = "Servers", "Measure", "Look", "Move", "vtop"
 GROUPS = (SERVERS, MEASURE, LOOK, MOVE, VTOP)
 """In the order of the help screen."""
 
+BACK_FROM = (
+    "start",
+    "load",
+    "result",
+    "logs",
+    "compare",
+    "compared",
+    "side-by-side",
+    "chat",
+    "runs",
+    "help",
+    "explain",
+    "choose-load",
+)
+"""Screens that `escape` leaves."""
+
 ACTIONS: tuple[Action, ...] = (
+    Action("open", "enter", "Open", "Open what is selected.", MOVE, can=_can_open,
+           footer=1, screens=("start", "load", "compare", "runs", "choose-load")),
     Action("start", "s", "Start", "Start a server from a preset.", SERVERS, mutates=True, footer=1,
            screens=("dashboard", "logs", "explain")),
     Action("stop", "x", "Stop", "Stop the selected server; on the load test and compare screens, stop that.", SERVERS,
-           mutates=True, can=_can_stop, footer=3),
+           mutates=True, can=_can_stop, footer=3, screens=("dashboard", "load", "compared", "logs", "explain")),
     Action("remedy", "f", "Fix", "Apply the suggested remedy of a failed server and start it again.", SERVERS,
            mutates=True, can=_can_remedy, footer=1),
     Action("forget", "X", "Forget", "Drop a stopped or failed server from the list.", SERVERS, mutates=True,
            can=_can_forget, footer=9, screens=("dashboard",)),
     Action("logs", "g", "Logs", "The selected server's log.", SERVERS, can=_has_log, footer=5,
-           screens=("dashboard", "explain", "start", "load")),
+           screens=("dashboard", "explain", "load")),
     Action("chat", "t", "Chat", "Send one prompt and see the answer stream in, with its TTFT and TPOT.", SERVERS,
            mutates=True, can=_can_chat, footer=7, screens=("dashboard",)),
     Action("edit", "E", "Edit", "Edit the chosen preset in $EDITOR; it is checked when you come back.", SERVERS,
@@ -130,12 +148,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("choose-load", "L", "Workload", "Choose workload, concurrency and length of the load test.", MEASURE,
            mutates=True, can=_can_load, footer=8, screens=("dashboard", "load", "result")),
     Action("compare", "c", "Compare", "Compare presets: start, load and stop each, then a table with verdicts.",
-           MEASURE, mutates=True, footer=2, screens=("dashboard", "runs", "start")),
+           MEASURE, mutates=True, footer=2, screens=("dashboard", "runs", "start", "compared")),
     Action("runs", "r", "Runs", "Saved load tests and comparisons.", MEASURE, footer=6,
-           screens=("dashboard", "result", "compare")),
+           screens=("dashboard", "result", "compare", "compared")),
     Action("export", "o", "Export", "Write the shown result as Markdown, CSV and HTML.", MEASURE,
-           can=lambda now: now.item and now.screen in ("result", "compare", "runs"), footer=3,
-           screens=("result", "compare", "runs")),
+           can=lambda now: now.item and now.screen in ("result", "compared", "runs"), footer=3,
+           screens=("result", "compared", "runs")),
     Action("delete", "D,delete", "Delete", "Delete the chosen run, after a confirmation.", MEASURE, mutates=True,
            can=lambda now: now.item and now.screen == "runs", footer=4, screens=("runs",)),
     Action("mark", "space", "Mark", "Mark or unmark the chosen row.", MEASURE,
@@ -165,11 +183,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous-server", "shift+tab,up,k", "Previous", "Select the server before.", MOVE, can=_several),
     Action("gpus-down", "right_square_bracket", "GPUs down", "Scroll the list of GPUs.", MOVE),
     Action("gpus-up", "left_square_bracket", "GPUs up", "Scroll the list of GPUs back.", MOVE),
-    Action("open", "enter", "Open", "Open what is selected.", MOVE, can=lambda now: now.item or now.server is not None,
-           footer=1, screens=("start", "load", "compare", "runs", "choose-load")),
     Action("back", "escape", "Back", "Back to the screen before.", MOVE,
-           can=_always, footer=1, screens=("start", "load", "result", "logs", "compare", "chat", "runs", "help",
-                                           "explain", "choose-load")),
+           can=_always, footer=1, screens=BACK_FROM),
     Action("help", "question_mark,f1", "Help", "Keys, and what each number means.", VTOP, footer=1),
     Action("picture", "S", "Picture", "Save a picture of this screen as SVG.", VTOP),
     Action("suspend", "ctrl+z", "Suspend", "Put vtop in the background; `fg` brings it back.", VTOP),
@@ -196,11 +211,13 @@ def label_of(action: Action, now: Situation) -> str:
         return OPEN_LABELS.get(now.screen, action.label)
     if action.id == "load" and now.load_running:
         return "Watch test"
+    if action.id == "compare" and now.screen == "compared":
+        return "Another"
     if action.id == "compare" and now.compare_running:
         return "Watch compare"
     if action.id == "stop" and now.screen == "load" and now.load_running:
         return "Stop test"
-    if action.id == "stop" and now.screen == "compare" and now.compare_running:
+    if action.id == "stop" and now.screen in ("compare", "compared") and now.compare_running:
         return "Stop comparing"
     if action.id == "mark" and now.screen == "compare":
         return "Pick"

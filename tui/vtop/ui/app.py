@@ -251,7 +251,7 @@ class VtopApp(App[int]):
         page = page or self.screen
         snapshot = self.pump.newest
         return Situation(
-            screen=page.NAME if isinstance(page, Page) else "",
+            screen=page.action_name() if isinstance(page, Page) else "",
             server=self.server_in(snapshot) if snapshot else None,
             servers=len(snapshot.servers) if snapshot else 0,
             load_running=self.load_running(),

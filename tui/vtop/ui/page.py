@@ -106,6 +106,10 @@ class Page(Screen[None]):
     def paint_body(self, snapshot: Snapshot) -> None:
         """Draws what stands between header and footer."""
 
+    def action_name(self) -> str:
+        """Its name in the table of actions, where that depends on what it shows."""
+        return self.NAME
+
     def pulse(self) -> object:
         """Changes when there is something to paint apart from a new snapshot."""
         return None

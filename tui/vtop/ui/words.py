@@ -46,8 +46,8 @@ def bucket_range(quantile: Quantile | None) -> str:
         return f"> {units.duration(low)}"
     factor, unit = (1.0, "s") if high >= 1 else (1e3, "ms") if high >= 1e-3 else (1e6, "µs")
     if low <= 0:
-        return f"< {units.significant(high * factor)} {unit}"
-    return f"{units.significant(low * factor)}–{units.significant(high * factor)} {unit}"
+        return f"< {high * factor:g} {unit}"
+    return f"{low * factor:g}–{high * factor:g} {unit}"
 
 
 def latency_mean(latency: Latency | None) -> str:

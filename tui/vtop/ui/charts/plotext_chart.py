@@ -102,7 +102,7 @@ def _marker(item: Trace, glyphs: Glyphs) -> str:
     if item.level:
         return "-" if glyphs.ascii else "╌"
     if item.dots:
-        return "o" if glyphs.ascii else "•"
+        return "o" if glyphs.ascii else "braille"
     return "*" if glyphs.ascii else "braille"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
+
 from vtop import units
 from vtop.contract import CompareProgress, CompareRow, CompareStep
 from vtop.ui.charts.bars import bar
@@ -11,7 +13,11 @@ from vtop.ui.ink import Field, Line, cut, field, pack, table, wrap
 STATES = ("starting", "warming-up", "loading", "stopping")
 WORDS = {"starting": "start", "warming-up": "warm up", "loading": "load", "stopping": "stop"}
 
-ONE_ROW_WIDTH = 118
+BAR_CELLS = 12
+VERDICT_CELLS = 34
+"""A verdict stands beside its row where there are this many cells for it, else below."""
+
+ONE_ROW_WIDTH = 116
 """From this width on each configuration is one row of the table."""
 
 
@@ -117,31 +123,51 @@ def _wide(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -> 
             )
         )  # fmt: skip
     lines = table(cells, "<" + ">" * 10)
-    rows = [Line(" " + lines[0], "dim").add("  verdict", "dim")]
+    across = max(len(text) for text in lines)
+    room = width - across - BAR_CELLS - 5
+    beside = room >= VERDICT_CELLS
+    rows = [Line(" " + f"{lines[0]:<{across}}", "dim").add(" " * (BAR_CELLS + 3) + "verdict" if beside else "", "dim")]
     for row, text in zip(progress.rows, lines[1:], strict=True):
-        line = Line(" ").add(f"{text:<{max(len(item) for item in lines)}}", "strong").add("  ")
-        room = width - line.width - 14
-        if room >= 8:
-            line.join(bar((row.ratio or 0.0) / top if row.ratio else None, 12, glyphs, "bar")).add(" ")
-        verdict = wrap(row.verdict, max(12, width - line.width - 1), verdict_role(row.verdict))
-        rows.append(line.join(verdict[0]))
-        rows += [Line(" " * line.width).join(more) for more in verdict[1:]]
+        line = Line(" ").add(f"{text:<{across}}", "strong").add(" ")
+        line.join(bar((row.ratio or 0.0) / top if row.ratio else None, BAR_CELLS, glyphs, "bar"))
+        indent = line.width + 2 if beside else 3
+        verdict = wrap(row.verdict, width - indent - 1, verdict_role(row.verdict))
+        if beside:
+            rows.append(line.add("  ").join(verdict.pop(0)))
+        else:
+            rows.append(line)
+        rows += [Line(" " * indent).join(more) for more in verdict]
     return rows
 
 
 def _narrow(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -> list[Line]:
     rows: list[Line] = []
+    columns: list[tuple[str, ...]] = []
     for row in progress.rows:
         ratio, interval = ratio_text(row)
+        predicted = "" if row.predicted_ratio is None else f"predicted {row.predicted_ratio:.2f}x"
+        columns.append(
+            (
+                cut(row.preset, 18, glyphs.ellipsis),
+                units.rate(row.output_tokens_per_s, "tok/s"),
+                ratio,
+                f"95 % {interval}",
+                predicted,
+            )
+        )
+    widths = [max(cell_len(cells[i]) for cells in columns) for i in range(5)]
+    for row, cells in zip(progress.rows, columns, strict=True):
+        name, output, ratio, interval, predicted = (
+            cell + " " * (size - cell_len(cell)) for cell, size in zip(cells, widths, strict=True)
+        )
         head = [
-            Field(Line(cut(row.preset, 18, glyphs.ellipsis), "strong")),
-            field(units.rate(row.output_tokens_per_s, "tok/s"), "strong"),
+            field(name, "strong"),
+            field(output, "strong"),
             field(ratio, "strong"),
-            Field(bar((row.ratio or 0.0) / top if row.ratio else None, 12, glyphs, "bar"), 2),
-            field(f"95 % {interval}", "dim", 4),
+            Field(bar((row.ratio or 0.0) / top if row.ratio else None, 9, glyphs, "bar"), 2),
+            field(interval, "dim", 4),
+            field(predicted.rstrip(), "dim", 3),
         ]
-        if row.predicted_ratio is not None:
-            head.append(field(f"predicted {row.predicted_ratio:.2f}x", "dim", 3))
         rows.append(Line(" ").join(pack(head, width - 2)))
         more = [
             field(f"TTFT p50 {units.duration(row.ttft_p50_s)}", "dim", 8),

@@ -42,21 +42,23 @@ def _dimmed(gpu: GpuReading) -> bool:
 
 def _one(gpu: GpuReading, snapshot: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     bandwidth = gpu.bandwidth
-    bar_width = max(10, min(34, width - 46))
+    label_width = 8 if bandwidth is not None and bandwidth.source == "busy" else 5
+    bar_width = max(10, min(34, width - 41 - label_width))
     percent = bandwidth.percent if bandwidth else None
-    first = Line(f" {bandwidth_percent_label(bandwidth):<5}", "strong")
+    first = Line(f" {bandwidth_percent_label(bandwidth):<{label_width}} ", "strong")
     first.join(bar(None if percent is None else percent / 100, bar_width, glyphs))
     first.add(f"{units.percent_of_100(percent):>6}", "strong")
     rest: list[Field] = []
     if bandwidth is None:
         rest.append(field("not known (e says why)", "dim", 1))
     elif bandwidth.source == "busy":
-        rest.append(field("of the time, not of the bytes", "warn", 1))
+        rest.append(field("of the time, not bytes", "warn", 1))
     else:
         rest.append(field(bandwidth_amount(bandwidth), "", 3))
         rest.append(field(SOURCE_WORDS.get(bandwidth.source, bandwidth.source), "dim", 2))
     rows = [first.add("  ").join(pack(rest, width - first.width - 3))]
-    second = Line(" SM   " if gpu.sm_percent is not None else " kern ", "strong")
+    word = "SM" if gpu.sm_percent is not None else "kernel" if label_width > 5 else "kern"
+    second = Line(f" {word:<{label_width}} ", "strong")
     compute = gpu.sm_percent if gpu.sm_percent is not None else gpu.gpu_util_percent
     second.join(bar(None if compute is None else compute / 100, bar_width, glyphs, "second"))
     second.add(f"{units.percent_of_100(compute):>6}", "strong")

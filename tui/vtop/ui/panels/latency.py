@@ -8,7 +8,7 @@ from vtop.ui.charts.plotext_chart import ChartSpec
 from vtop.ui.charts.series import history_spec
 from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Field, Line, field, pack
-from vtop.ui.words import bucket_range, latency_age, latency_mean
+from vtop.ui.words import bucket_range, latency_age, latency_mean, server_is_stale, stale_text
 
 CHARTS = ("TTFT", "TPOT", "Output")
 """In the order of the keys 1, 2, 3."""
@@ -25,9 +25,10 @@ def main_number(server: ServerView | None, chart: int) -> tuple[str, str]:
     if engine is None:
         return units.DASH, "dim"
     if chart == 2:
-        return units.rate(engine.generation_tokens_per_s, "tok/s"), "strong"
+        gone = server is not None and server_is_stale(server)
+        return units.rate(engine.generation_tokens_per_s, "tok/s"), "dim" if gone else "strong"
     latency = engine.ttft if chart == 0 else engine.tpot or engine.itl
-    stale = latency is not None and latency.age_s > 0
+    stale = (latency is not None and latency.age_s > 0) or (server is not None and server_is_stale(server))
     return latency_mean(latency), "dim" if stale or latency is None else "strong"
 
 
@@ -36,6 +37,8 @@ def second_number(server: ServerView | None, chart: int) -> str:
     engine = server.engine if server else None
     if engine is None:
         return ""
+    if server is not None and server_is_stale(server):
+        return stale_text(server)
     if chart == 2:
         return units.rate(engine.requests_per_s, "req/s") if engine.requests_per_s is not None else ""
     latency = engine.ttft if chart == 0 else engine.tpot or engine.itl

@@ -80,7 +80,7 @@ def _row(view: ServerView, snapshot: Snapshot, width: int, glyphs: Glyphs, name_
         return left.add(cut_words(cause, width - left.width - 1, glyphs.ellipsis), "bad")
     engine = view.engine
     right_fields: list[Field] = []
-    if engine is not None and status.state is not ServerState.STOPPED:
+    if engine is not None and not server_is_stale(view):
         right_fields.append(field(units.rate(engine.generation_tokens_per_s, "tok/s"), "strong", 8))
     fields = [field(state_word(status), role, 0)]
     stale = stale_text(view)
@@ -105,7 +105,7 @@ def _row(view: ServerView, snapshot: Snapshot, width: int, glyphs: Glyphs, name_
         fields.append(field(status.version, "dim", 1))
     right = pack(right_fields, width)
     row = spread(left.join(pack(fields, width - left.width - right.width - 2, 2)), right.add(" "), width)
-    return row.with_role("dim") if server_is_stale(view) and not chosen else row
+    return row.with_role("dim") if server_is_stale(view) else row
 
 
 def _starting(view: ServerView, left: Line, width: int, glyphs: Glyphs) -> Line:

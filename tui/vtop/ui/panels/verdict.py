@@ -5,7 +5,7 @@ from __future__ import annotations
 from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import ServerView, Snapshot
 from vtop.ui.glyphs import Glyphs
-from vtop.ui.ink import Line, cut, wrap
+from vtop.ui.ink import Line, cut_words, wrap
 from vtop.ui.view import View
 
 
@@ -27,8 +27,9 @@ def verdict_rows(
     rows = [Line(" " + (mark if index == 0 else "  "), "verdict").join(line) for index, line in enumerate(first)]
     rows.extend(Line("   ").join(line) for line in second)
     if headline and rows and len(first) < len(wrap(headline, room)):
-        last = rows[len(first) - 1]
-        rows[len(first) - 1] = Line(cut(last.text, width - 2, ""), role).add(glyphs.ellipsis, "dim")
+        rest = headline[sum(line.width + 1 for line in first[:-1]) :]
+        start = mark if len(first) == 1 else "  "
+        rows[len(first) - 1] = Line(" " + start, "verdict").add(cut_words(rest, room, glyphs.ellipsis), role)
     return rows[:height]
 
 
@@ -36,7 +37,7 @@ def _sentences(snapshot: Snapshot, server: ServerView | None, view: View) -> tup
     if server is None:
         return (
             "Nothing runs yet.",
-            "s starts a server from a preset · c compares presets · ? explains everything.",
+            "s starts a server from a preset · c compares presets · ? helps.",
             "strong",
         )
     status = server.status

@@ -78,6 +78,10 @@ class CompareScreen(Page):
         self.query_one("#list" if form else "#body").focus()
         self.vtop.paint_soon()
 
+    def action_name(self) -> str:
+        """The form and the table have different keys."""
+        return "compare" if self._form else "compared"
+
     def heading(self) -> str:
         """What is being compared."""
         progress = self.vtop.service.compare_progress()

@@ -95,7 +95,7 @@ class Dashboard(Page):
         self._height("engine", layout.engine)
         self._height("verdict", layout.verdict)
         charts = self.query_one("#charts", Container)
-        charts.set_class(layout.chart == 0 and bool(view.maximised), "-gone")
+        charts.set_class(layout.chart == 0, "-gone")
         for index, name in enumerate(CHART_IDS):
             alone = not layout.framed
             self.query_one(f"#{name}", Canvas).set_class(alone and index != chosen, "-gone")

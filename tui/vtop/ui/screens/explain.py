@@ -111,7 +111,11 @@ def _server(server: ServerView, width: int) -> list[Line]:
         )
     scrape = server.scrape
     if scrape.state == "ok":
-        rows += _pair("metrics page", f"read in {units.duration(scrape.duration_s)}", width)
+        rows += _pair(
+            "metrics page",
+            "read" + (f" in {units.duration(scrape.duration_s)}" if scrape.duration_s is not None else ""),
+            width,
+        )
     else:
         rows += _pair("metrics page", scrape.message or scrape.state, width, "warn")
     if status.progress is not None and status.progress.done:

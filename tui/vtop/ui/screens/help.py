@@ -26,7 +26,7 @@ NUMBERS: tuple[tuple[str, str], ...] = (
     ("ITL", "Gap between one chunk and the next of a request. Where chunks carry several tokens (speculation) it is a "
      "chunk gap, not a token gap."),
     ("E2E", "From writing the request to its last chunk."),
-    ("Output", "Generated tokens a second, all requests together; `steady` leaves out the ramps at both ends of a test."),
+    ("Output", "Generated tokens a second, all requests together; `steady` leaves out a test's ramps at both ends."),
     ("Goodput", "Requests a second that met every limit asked for (TTFT, TPOT, E2E)."),
     ("Failed", "A request counts as done only with status 200, a finish reason other than abort, [DONE] and no error "
      "event. Failed ones are in no latency."),

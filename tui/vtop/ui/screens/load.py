@@ -20,6 +20,9 @@ from vtop.ui.ink import Field, Line, field, pack, spread, wrap
 from vtop.ui.page import Page
 from vtop.ui.words import latency_mean
 
+AXIS_CELLS = 7
+"""Width of the labels of the value axes, the same for all three, so that their time axes are in line."""
+
 NUMBER_CELLS = 34
 """Width of the numbers beside each chart where there is room for both."""
 
@@ -105,7 +108,7 @@ def chart_specs(
     span = _span(progress)
     ttft = [(p.at_s, p.ttft_s * 1000) for p in progress.points if p.ok and p.ttft_s is not None]
     tpot = [(p.at_s, p.tpot_s * 1000) for p in progress.points if p.ok and p.tpot_s is not None]
-    milliseconds: Callable[[float], str] = lambda v: f"{units.significant(v, 3)} ms"  # noqa: E731
+    milliseconds: Callable[[float], str] = lambda v: f"{units.significant(v, 3)} ms".rjust(AXIS_CELLS)  # noqa: E731
     slo_ttft, slo_tpot = progress.request.slo_ttft_s, progress.request.slo_tpot_s
     return (
         _dots(ttft, progress.ttft.p50, slo_ttft, span, width, height, "ttft", milliseconds),
@@ -166,7 +169,7 @@ def _line(
     traces: list[Trace] = [trace([bins], "output")]
     if steady is not None:
         traces.insert(0, level(steady, 0.0, span, "dim"))
-    ticks = value_ticks(top, height, lambda v: units.significant(v, 3))
+    ticks = value_ticks(top, height, lambda v: units.significant(v, 3).rjust(AXIS_CELLS))
     return ChartSpec(width, height, tuple(traces), 0.0, span, top, elapsed_ticks(span, width), ticks)
 
 
@@ -228,6 +231,7 @@ class LoadScreen(Page):
             [
                 Line(f"{'Output':<7}", "output").add(units.rate(progress.output_tokens_per_s, "tok/s"), "strong"),
                 Line("steady ", "dim").add(units.rate(progress.steady_tokens_per_s, "tok/s")),
+                Line("dashes: steady", "dim"),
             ],
         ]
         if height >= 15 and width >= 90:
@@ -303,4 +307,5 @@ def _more(values: Percentiles) -> list[Line]:
         .add("p99 ", "dim")
         .add(units.duration(values.p99)),
         Line(f"n = {values.n}", "dim"),
+        Line("dashes: p50", "dim"),
     ]

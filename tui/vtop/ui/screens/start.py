@@ -164,6 +164,11 @@ class StartScreen(Page):
 
         def draw(width: int, height: int) -> list[Line]:
             rows = detail_rows(preset, plan, width - 2, glyphs)
+            if len(rows) > height - 2:
+                rows = [row for row in rows if row.spans]
+            if len(rows) > height - 2:
+                rest = f" {glyphs.ellipsis} the rest: vtop start {name} --dry-run"
+                rows = [*rows[: height - 3], Line(rest, "dim")]
             return framed(rows, width, height, glyphs, Line(name or "Preset", "title"))
 
         self.query_one("#detail", Canvas).show(draw)
