@@ -1,0 +1,194 @@
+"""Runs of several configurations -> the before/after table with intervals and verdicts.
+
+The run is the unit. A configuration is compared with the first one by the runs of the same rounds, which had the same
+prompts: paired differences of the logarithms of run-level values, with a 95 % t interval. The headline verdict is on
+output tokens/s alone; TTFT and TPOT have their own, so that looking at three numbers makes no winner by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from vtop.load.progress import LoadResult
+from vtop.results.comparability import Configuration, findings_alone, findings_between, prefix_hits, version_of
+from vtop.results.comparison import CompareRow
+from vtop.results.explanation import explain
+from vtop.results.intervals import paired_ratio, rounds_to_settle
+from vtop.units import percent_of_100
+
+FASTER, SLOWER, FIRST_ROW = "faster", "slower", "first row"
+SMALLEST_DIFFERENCE = 0.01
+"""Below it nothing is called faster or slower: simulated runs hardly vary, so their intervals leave out 1 for nothing."""
+
+
+class _Ratio(NamedTuple):
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+_NO_RATIO = _Ratio(None, None, None)
+Value = Callable[[LoadResult], float | None]
+
+
+def compare_rows(configurations: Sequence[Configuration], drift: str = "") -> tuple[CompareRow, ...]:
+    """One row a configuration, each against the first.
+
+    Args:
+        configurations: in the order of the table.
+        drift: why the first configuration's own runs show that conditions changed; "" where they do not. It makes every
+            row not comparable.
+    """
+    return tuple(_row(configurations[0], configuration, drift) for configuration in configurations)
+
+
+def drift_between(runs: Sequence[LoadResult], check: LoadResult) -> str:
+    """Whether the first configuration, run once more at the end, is outside of what its own runs allow.
+
+    Args:
+        runs: its runs at the beginning.
+        check: its run at the end.
+
+    Returns:
+        The drift in words, or "".
+    """
+    values = [run.output_tokens_per_s for run in runs if run.complete and run.output_tokens_per_s]
+    if not values or not check.complete or not check.output_tokens_per_s:
+        return ""
+    mean = _geometric_mean(values)
+    if mean is None:
+        return ""
+    change = check.output_tokens_per_s / mean - 1
+    spread = max(values) / min(values) - 1
+    if abs(change) <= max(0.03, 2 * spread):
+        return ""
+    return f"conditions drifted: the first configuration gave {change * 100:+.1f} % when it was run again at the end"
+
+
+def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
+    runs = list(own.counted.values())
+    first = own is base
+    alone = findings_alone(own)
+    reasons, notes, ttft_reasons = list(alone.reasons), list(alone.notes), list(alone.ttft_reasons)
+    output = ttft = tpot = _NO_RATIO
+    if not first:
+        between = findings_between(base, own)
+        reasons += between.reasons
+        notes += between.notes
+        if base.failure or not base.counted:
+            reasons.append("the first row has no runs")
+        of_first = findings_alone(base)
+        reasons += [f"first row: {reason}" for reason in of_first.reasons]
+        ttft_reasons += [f"first row: {reason}" for reason in of_first.ttft_reasons]
+        output = _ratio(base, own, lambda run: run.output_tokens_per_s)
+        ttft = _ratio(base, own, lambda run: run.ttft.p50)
+        tpot = _ratio(base, own, lambda run: run.tpot.p50)
+    if drift and not first:
+        reasons.append(drift)
+    if own.failure:
+        reasons.insert(0, own.failure)
+    notes += [f"also: {reason}" for reason in reasons[1:]]
+    row = CompareRow(
+        preset=own.preset,
+        runs=len(runs),
+        output_tokens_per_s=_mean(runs, lambda run: run.output_tokens_per_s),
+        ratio=1.0 if first and runs else output.ratio,
+        ratio_low=output.low,
+        ratio_high=output.high,
+        ttft_p50_s=_mean(runs, lambda run: run.ttft.p50),
+        ttft_p95_s=_mean(runs, lambda run: run.ttft.p95),
+        tpot_p50_s=_mean(runs, lambda run: run.tpot.p50),
+        tpot_p95_s=_mean(runs, lambda run: run.tpot.p95),
+        e2e_mean_s=_mean(runs, lambda run: run.e2e.mean),
+        e2e_p95_s=_mean(runs, lambda run: run.e2e.p95),
+        bandwidth_percent=_one_source(runs),
+        bandwidth_source=_source(runs),
+        joules_per_token=_mean(runs, _joules_per_token),
+        prefix_hit_rate=_plain_mean(runs, prefix_hits),
+        acceptance=_plain_mean(runs, lambda run: _number(run.server.get("acceptance"))),
+        kv_capacity_tokens=own.facts.kv_capacity_tokens,
+        weights_bytes=own.facts.weights_bytes,
+        failed=sum(run.failed for run in own.runs.values()),
+        predicted_ratio=1.0 if first and own.facts.predicted_ratio else own.facts.predicted_ratio,
+        verdict=_verdict(output, reasons, first, higher_is_better=True),
+        ttft_verdict=_verdict(ttft, reasons + ttft_reasons, first, higher_is_better=False),
+        tpot_verdict=_verdict(tpot, reasons, first, higher_is_better=False),
+        ttft_ratio=ttft.ratio,
+        ttft_ratio_low=ttft.low,
+        ttft_ratio_high=ttft.high,
+        tpot_ratio=tpot.ratio,
+        tpot_ratio_low=tpot.low,
+        tpot_ratio_high=tpot.high,
+        version=version_of(own),
+    )
+    notes += explain(row, own.facts, runs[0].request.workload if runs else "")
+    return replace(row, notes=tuple(notes))
+
+
+def _verdict(interval: _Ratio, reasons: Sequence[str], first: bool, *, higher_is_better: bool) -> str:
+    """The closed set of verdicts."""
+    if reasons:
+        return f"not comparable: {reasons[0]}"
+    if first:
+        return FIRST_ROW
+    if interval.ratio is None:
+        return "not comparable: no value in the same round"
+    if interval.low is None or interval.high is None:
+        rounds = rounds_to_settle(interval.ratio)
+        more = f"{rounds - 1} more" if rounds else "more than 20"
+        return f"one run: no verdict ({more} would settle it)"
+    if interval.low > 1 and interval.ratio >= 1 + SMALLEST_DIFFERENCE:
+        return FASTER if higher_is_better else SLOWER
+    if interval.high < 1 and interval.ratio <= 1 - SMALLEST_DIFFERENCE:
+        return SLOWER if higher_is_better else FASTER
+    most = max(abs(interval.low - 1), abs(interval.high - 1)) * 100
+    return f"no difference seen (could be up to {percent_of_100(most)})"
+
+
+def _ratio(base: Configuration, own: Configuration, value: Value) -> _Ratio:
+    rounds = [number for number in sorted(own.counted) if number in base.counted]
+    pairs = [(value(base.counted[number]), value(own.counted[number])) for number in rounds]
+    known = [(one, two) for one, two in pairs if one is not None and two is not None]
+    interval = paired_ratio([one for one, _ in known], [two for _, two in known])
+    return _NO_RATIO if interval is None else _Ratio(interval.ratio, interval.low, interval.high)
+
+
+def _geometric_mean(values: Sequence[float]) -> float | None:
+    """The mean that agrees with ratios: its quotient is the mean ratio."""
+    if not values or min(values) <= 0:
+        return None
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def _known(runs: Sequence[LoadResult], value: Value) -> list[float]:
+    return [found for run in runs if (found := value(run)) is not None and math.isfinite(found)]
+
+
+def _mean(runs: Sequence[LoadResult], value: Value) -> float | None:
+    return _geometric_mean(_known(runs, value))
+
+
+def _plain_mean(runs: Sequence[LoadResult], value: Value) -> float | None:
+    values = _known(runs, value)
+    return math.fsum(values) / len(values) if values else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _joules_per_token(run: LoadResult) -> float | None:
+    return _number(run.gpu.get("joules_per_token"))
+
+
+def _source(runs: Sequence[LoadResult]) -> str | None:
+    sources = {str(run.gpu["bandwidth_source"]) for run in runs if run.gpu.get("bandwidth_source")}
+    return sources.pop() if len(sources) == 1 else None
+
+
+def _one_source(runs: Sequence[LoadResult]) -> float | None:
+    """Bandwidth in percent of peak; nothing where it came from several sources."""
+    return _plain_mean(runs, lambda run: _number(run.gpu.get("bandwidth_percent"))) if _source(runs) else None
