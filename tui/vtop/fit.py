@@ -383,9 +383,9 @@ def _disaggregation(report: FitReport, batch: float) -> OptimizationAdvice:
     prefill = ttft_floor_s(report.setup, report.card, prompt)
     moved = kv_transfer_s(report.setup, report.card, prompt)
     why = (
-        f"a prompt of {prompt} tokens holds every decoding request up for {units.duration(prefill)}; on a server of its "
-        f"own it does not, at the price of moving its KV ({units.duration(moved)}) and a second set of cards. It evens "
-        "out TPOT and does not raise throughput: for large installations"
+        f"a prompt of {prompt} tokens holds every decoding request up for {units.duration(prefill)}; on a server of "
+        f"its own it does not, at the price of moving its KV ({units.duration(moved)}) and a second set of cards. It "
+        "evens out TPOT and does not raise throughput: for large installations"
     )
     return OptimizationAdvice("P/D disaggregation", False if batch < 64 else None, None, why, "--kv-transfer-config")
 
