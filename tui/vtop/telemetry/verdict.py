@@ -301,8 +301,8 @@ def _not_busy(scene: _Scene, util: float) -> Verdict:
     if scene.running >= 1:
         return Verdict(
             "overhead",
-            f"Overhead-bound: {units.count(scene.running)} running, yet the GPU works only {units.percent_of_100(util)} "
-            "of the time; it waits for the CPU.",
+            f"Overhead-bound: {units.count(scene.running)} running, yet the GPU works only "
+            f"{units.percent_of_100(util)} of the time; it waits for the CPU.",
             _overhead_suggestion(scene),
         )
     return Verdict(
@@ -437,8 +437,8 @@ def _terms(scene: _Scene) -> tuple[tuple[str, str], ...]:
     found.append(
         (
             "limits used",
-            f"bandwidth-bound from {BANDWIDTH_BOUND_PERCENT:.0f} %, compute-bound from {COMPUTE_BOUND_PERCENT:.0f} %, KV "
-            f"full from {KV_FULL * 100:.0f} %",
+            f"bandwidth-bound from {BANDWIDTH_BOUND_PERCENT:.0f} %, compute-bound from {COMPUTE_BOUND_PERCENT:.0f} %, "
+            f"KV full from {KV_FULL * 100:.0f} %",
         )
     )
     return tuple(found)
