@@ -53,6 +53,10 @@ class MockProcess:
             self._process.wait()
 
 
+StartMock = Callable[..., MockProcess]
+"""The `mock_server` fixture: starts one with command-line options."""
+
+
 class Replay:
     """Plays one recorded answer per request: (seconds, bytes) after the request, as HTTP chunks of those borders."""
 

@@ -64,6 +64,7 @@ class Mock:
         self.ttft_sum_s = 0.0
         self.ttft_count = 0
         self.bodies: list[dict[str, object]] = []
+        self.keys: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def join(self, answer: Answering) -> None:
@@ -249,6 +250,7 @@ class Connection(asyncio.Protocol):
             if len(rest) < length:
                 return
             self._buffer = rest[length:]
+            self.mock.keys.add(head.partition(b"Authorization: Bearer ")[2].split(b"\r\n")[0].decode())
             method, path, _ = head.split(b"\r\n")[0].decode().split(" ")
             yield method, path, rest[:length]
 
@@ -312,6 +314,7 @@ class Connection(asyncio.Protocol):
                 "generated": mock.generated,
                 "ttft_mean_s": mock.ttft_sum_s / mock.ttft_count if mock.ttft_count else None,
                 "bodies": mock.bodies,
+                "keys": sorted(mock.keys - {""}),
             }
             self.plain("200 OK", json.dumps(seen).encode())
         else:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import statistics
+from pathlib import Path
 
 import pytest
-from load_helpers import MockProcess, run_stage, send
+from load_helpers import MockProcess, StartMock, run_stage, send
 
+from vtop.errors import VtopError
+from vtop.load.stage import LocalDriver
 from vtop.load.stats import RequestRecord
+from vtop.load.words import WordSource
 
 FAST = ("--first", "0.05", "--step", "0.002")
 
@@ -21,7 +25,7 @@ def causes(records: list[RequestRecord]) -> dict[str, int]:
     return found
 
 
-async def test_ttft_tpot_and_e2e_of_a_well_behaved_server(mock_server) -> None:
+async def test_ttft_tpot_and_e2e_of_a_well_behaved_server(mock_server: StartMock) -> None:
     records = await send(mock_server().url, "normal", max_tokens=30)
     for record in records:
         assert record.ok
@@ -33,12 +37,12 @@ async def test_ttft_tpot_and_e2e_of_a_well_behaved_server(mock_server) -> None:
         assert len(record.gaps_s) == 29
 
 
-async def test_a_role_chunk_that_comes_at_once_is_not_the_first_token(mock_server) -> None:
+async def test_a_role_chunk_that_comes_at_once_is_not_the_first_token(mock_server: StartMock) -> None:
     records = await send(mock_server().url, "rolefirst")
     assert all(record.ttft_s is not None and record.ttft_s >= 0.2 for record in records)
 
 
-async def test_several_tokens_a_chunk_are_counted_by_usage(mock_server) -> None:
+async def test_several_tokens_a_chunk_are_counted_by_usage(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "chunk4", max_tokens=40)
     assert [record.output_tokens for record in records] == [40] * 4
     assert [record.chunks for record in records] == [10] * 4
@@ -47,12 +51,12 @@ async def test_several_tokens_a_chunk_are_counted_by_usage(mock_server) -> None:
         assert record.tpot_s == pytest.approx(sum(record.gaps_s) / 39)
 
 
-async def test_running_usage_says_how_many_tokens_each_chunk_carries(mock_server) -> None:
+async def test_running_usage_says_how_many_tokens_each_chunk_carries(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "chunk4", max_tokens=40, running_usage=True)
     assert [record.token_counts for record in records] == [[4] * 10] * 4
 
 
-async def test_reasoning_counts_as_tokens_and_the_first_answer_is_apart(mock_server) -> None:
+async def test_reasoning_counts_as_tokens_and_the_first_answer_is_apart(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "reason", max_tokens=40)
     for record in records:
         assert record.ok and record.output_tokens == 40
@@ -60,7 +64,7 @@ async def test_reasoning_counts_as_tokens_and_the_first_answer_is_apart(mock_ser
         assert record.ttfo_s - record.ttft_s >= 0.019 * 2 - 0.005
 
 
-async def test_tokens_without_text_are_counted_by_usage_and_seen_by_running_usage(mock_server) -> None:
+async def test_tokens_without_text_are_counted_by_usage_and_seen_by_running_usage(mock_server: StartMock) -> None:
     url = mock_server(*FAST).url
     plain = await send(url, "empty", max_tokens=20)
     assert [(record.output_tokens, record.chunks) for record in plain] == [(20, 10)] * 4
@@ -68,18 +72,18 @@ async def test_tokens_without_text_are_counted_by_usage_and_seen_by_running_usag
     assert [(record.output_tokens, record.chunks) for record in running] == [(20, 20)] * 4
 
 
-async def test_an_error_inside_the_stream_is_a_failure_whatever_follows(mock_server) -> None:
+async def test_an_error_inside_the_stream_is_a_failure_whatever_follows(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "err", requests=8)
     assert causes(records) == {"": 6, "server_error_in_stream": 2}
     assert {record.detail for record in records if not record.ok} == {"EngineCore encountered an issue (500)"}
 
 
-async def test_a_stream_that_ends_early_without_an_error_is_a_failure(mock_server) -> None:
+async def test_a_stream_that_ends_early_without_an_error_is_a_failure(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "cut", requests=8)
     assert causes(records) == {"": 6, "stream_cut": 2}
 
 
-async def test_a_reset_in_mid_stream_is_a_failure(mock_server) -> None:
+async def test_a_reset_in_mid_stream_is_a_failure(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "reset", requests=8)
     assert causes(records) == {"": 6, "stream_cut": 2}
 
@@ -93,7 +97,7 @@ async def test_a_reset_in_mid_stream_is_a_failure(mock_server) -> None:
     ],
 )
 async def test_a_refusal_shows_the_servers_words_and_is_not_sent_again(
-    mock_server, model: str, failure: str, words: str, later: str | None
+    mock_server: StartMock, model: str, failure: str, words: str, later: str | None
 ) -> None:
     server: MockProcess = mock_server(*FAST)
     records = await send(server.url, model)
@@ -103,50 +107,50 @@ async def test_a_refusal_shows_the_servers_words_and_is_not_sent_again(
     assert server.seen()["asked"] == 4
 
 
-async def test_a_stream_that_hangs_ends_at_its_deadline(mock_server) -> None:
+async def test_a_stream_that_hangs_ends_at_its_deadline(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "hang", timeout_s=1.0)
     assert causes(records) == {"": 3, "timeout": 1}
 
 
-async def test_one_token_has_a_ttft_and_no_tpot(mock_server) -> None:
+async def test_one_token_has_a_ttft_and_no_tpot(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "normal", max_tokens=1)
     assert all(record.ok and record.ttft_s and record.tpot_s is None for record in records)
 
 
-async def test_characters_cut_between_reads_arrive_whole(mock_server) -> None:
+async def test_characters_cut_between_reads_arrive_whole(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "split", max_tokens=5)
     assert {record.text for record in records} == {" é\U0001f680" * 5}
     assert causes(records) == {"": 4}
 
 
-async def test_a_missing_done_after_finish_and_usage_is_a_success_with_a_note(mock_server) -> None:
+async def test_a_missing_done_after_finish_and_usage_is_a_success_with_a_note(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "silent")
     assert [(record.ok, record.note) for record in records] == [(True, "no terminator")] * 4
 
 
-async def test_finish_reason_abort_is_a_failure(mock_server) -> None:
+async def test_finish_reason_abort_is_a_failure(mock_server: StartMock) -> None:
     assert causes(await send(mock_server(*FAST).url, "abort")) == {"finish_abort": 4}
 
 
-async def test_without_usage_the_tokens_and_tpot_are_unknown(mock_server) -> None:
+async def test_without_usage_the_tokens_and_tpot_are_unknown(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "nousage", max_tokens=10)
     assert [(r.ok, r.output_tokens, r.chunks, r.tpot_s) for r in records] == [(True, None, 10, None)] * 4
 
 
 @pytest.mark.parametrize(("model", "words"), [("html", "an HTML page"), ("json", '{"choices"')])
-async def test_a_200_that_is_no_stream_is_a_failure(mock_server, model: str, words: str) -> None:
+async def test_a_200_that_is_no_stream_is_a_failure(mock_server: StartMock, model: str, words: str) -> None:
     records = await send(mock_server(*FAST).url, model)
     assert causes(records) == {"not_a_stream": 4}
     assert words in records[0].detail
 
 
-async def test_a_body_left_open_after_done_does_not_hold_the_stream(mock_server) -> None:
+async def test_a_body_left_open_after_done_does_not_hold_the_stream(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "lingering", requests=8)
     assert causes(records) == {"": 8}
     assert all(record.e2e_s is not None and record.ended_s - record.sent_s > record.e2e_s for record in records)
 
 
-async def test_a_server_that_closes_after_each_answer_is_reached_again(mock_server) -> None:
+async def test_a_server_that_closes_after_each_answer_is_reached_again(mock_server: StartMock) -> None:
     records = await send(mock_server(*FAST).url, "closing", requests=8)
     assert causes(records) == {"": 8}
     assert sum(record.connect_s is not None for record in records) == 4
@@ -156,8 +160,6 @@ async def test_a_server_that_is_gone_gives_its_cause() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    from vtop.errors import VtopError
-
     with pytest.raises(VtopError, match="nothing listens"):
         await send(f"http://127.0.0.1:{port}", "normal")
 
@@ -192,7 +194,7 @@ async def test_kept_connections_that_the_server_closed_meanwhile_are_replaced_un
         server.close()
 
 
-async def test_warm_up_has_other_prompts_and_is_not_counted(mock_server) -> None:
+async def test_warm_up_has_other_prompts_and_is_not_counted(mock_server: StartMock) -> None:
     server: MockProcess = mock_server(*FAST)
     driver, _ = await run_stage(
         server.url, "normal", workload="demo", requests=6, concurrency=3, warmup=3, max_tokens=5
@@ -204,7 +206,7 @@ async def test_warm_up_has_other_prompts_and_is_not_counted(mock_server) -> None
     assert min(record.sent_s for record in driver.records) == driver.started_s
 
 
-async def test_every_stream_is_in_flight_at_once(mock_server) -> None:
+async def test_every_stream_is_in_flight_at_once(mock_server: StartMock) -> None:
     driver, _ = await run_stage(
         mock_server().url, "normal", workload="demo", requests=64, concurrency=32, warmup=0, max_tokens=5
     )
@@ -212,10 +214,10 @@ async def test_every_stream_is_in_flight_at_once(mock_server) -> None:
     assert max(first) < min(record.ended_s for record in driver.records)
 
 
-async def test_a_stop_keeps_what_was_measured_and_sends_nothing_more(mock_server) -> None:
+async def test_a_stop_keeps_what_was_measured_and_sends_nothing_more(mock_server: StartMock) -> None:
     server: MockProcess = mock_server("--first", "0.05", "--step", "0.01")
 
-    def stop_soon(driver) -> None:
+    def stop_soon(driver: LocalDriver) -> None:
         asyncio.get_running_loop().call_later(0.6, driver.stop)
 
     driver, _ = await run_stage(
@@ -233,7 +235,7 @@ async def test_a_stop_keeps_what_was_measured_and_sends_nothing_more(mock_server
     assert server.seen()["asked"] == len(driver.records)
 
 
-async def test_a_timed_test_sends_for_its_time_and_lets_answers_end(mock_server) -> None:
+async def test_a_timed_test_sends_for_its_time_and_lets_answers_end(mock_server: StartMock) -> None:
     driver, _ = await run_stage(
         mock_server(*FAST).url, "normal", workload="demo", duration_s=0.5, concurrency=2, warmup=0, max_tokens=10
     )
@@ -242,7 +244,7 @@ async def test_a_timed_test_sends_for_its_time_and_lets_answers_end(mock_server)
     assert max(record.sent_s for record in driver.records) - driver.started_s < 0.5
 
 
-async def test_an_open_loop_sends_by_the_clock_and_knows_the_wait(mock_server) -> None:
+async def test_an_open_loop_sends_by_the_clock_and_knows_the_wait(mock_server: StartMock) -> None:
     """Rate 20/s with one stream at a time: requests wait in the client, and the schedule shows it."""
     driver, _ = await run_stage(
         mock_server(*FAST).url,
@@ -263,7 +265,7 @@ async def test_an_open_loop_sends_by_the_clock_and_knows_the_wait(mock_server) -
     assert waits[-1] > waits[1]
 
 
-async def test_a_burst_leaves_at_once(mock_server) -> None:
+async def test_a_burst_leaves_at_once(mock_server: StartMock) -> None:
     driver, _ = await run_stage(
         mock_server().url, "normal", workload="demo", arrival="burst", requests=12, concurrency=None, warmup=0
     )
@@ -272,10 +274,8 @@ async def test_a_burst_leaves_at_once(mock_server) -> None:
     assert max(sends) < min(record.ended_s for record in driver.records)
 
 
-async def test_completions_take_token_ids(mock_server) -> None:
+async def test_completions_take_token_ids(mock_server: StartMock) -> None:
     server: MockProcess = mock_server(*FAST)
-    from vtop.load.words import WordSource
-
     words = WordSource(words=("a",), ids=(11, 12, 13), exact=True)
     driver, _ = await run_stage(
         server.url,
@@ -295,7 +295,7 @@ async def test_completions_take_token_ids(mock_server) -> None:
     assert body["ignore_eos"] is True and body["min_tokens"] == body["max_tokens"] == 5
 
 
-async def test_a_conversation_goes_on_with_the_real_answer(mock_server, tmp_path) -> None:
+async def test_a_conversation_goes_on_with_the_real_answer(mock_server: StartMock, tmp_path: Path) -> None:
     server: MockProcess = mock_server(*FAST)
     file = tmp_path / "talk.jsonl"
     file.write_text('{"turns": ["Hello", "And then?", "Bye"]}\n', encoding="utf-8")

@@ -165,9 +165,9 @@ class LoadRunner:
                 process.kill()
             await process.wait()
         if reading is not None:
+            # The pipe is at its end now; what is left in it is read in no time.
+            await asyncio.wait({reading}, timeout=0.1)
             reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reading
         if self.running:
             self._fail(VtopError("the load test was cut: vtop ended", ""))
 

@@ -41,7 +41,7 @@ TICK_S = 0.1
 CONTEXT_WITHIN_S = 3.0
 """How long the end waits for the server's and the GPU's readings."""
 PROBE_S = 10.0
-"""How long a closed loop runs to find the rate that an open one takes a share of."""
+"""How long a closed loop runs at most to find the rate that an open one takes a share of."""
 SEARCH_RUN_S = 20.0
 
 
@@ -221,7 +221,14 @@ class Worker:
         """
         self._phase = "finding the rate"
         measured = await self._stage(
-            replace(shape, rate=None, requests=None, duration_s=PROBE_S, concurrency=shape.concurrency or 16), driver
+            replace(
+                shape,
+                rate=None,
+                requests=None,
+                duration_s=min(PROBE_S, shape.duration_s or PROBE_S),
+                concurrency=shape.concurrency or 16,
+            ),
+            driver,
         )
         step = outcome.step_of(measured, self._request)
         self._points.clear()
