@@ -31,7 +31,7 @@ class Page:
     bad_lines: int
     """Lines that begin like a wanted one and cannot be read."""
     complete: bool
-    """False: the page was cut off: a last line without its end, OpenMetrics without EOF, buckets without their count."""
+    """False: the page was cut off: last line without its end, OpenMetrics without EOF, buckets without a count."""
 
 
 class PageParser:
