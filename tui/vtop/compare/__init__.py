@@ -1,1 +1,1 @@
-"""Before/after comparisons: the plan, the interleaved rounds, and picking up after a crash."""
+"""Comparisons of presets: start, load and stop each in turn, keep what was measured, go on after a crash."""

@@ -21,7 +21,7 @@ from vtop.units import percent_of_100
 
 FASTER, SLOWER, FIRST_ROW = "faster", "slower", "first row"
 SMALLEST_DIFFERENCE = 0.01
-"""Below it nothing is called faster or slower: simulated runs hardly vary, so their intervals leave out 1 for nothing."""
+"""Below it nothing is called faster or slower: simulated runs hardly vary, so any trifle would be outside of noise."""
 
 
 class _Ratio(NamedTuple):

@@ -1,0 +1,63 @@
+"""The order of runs and the estimate of their time."""
+
+from __future__ import annotations
+
+import pytest
+
+from vtop.compare.plan import configurations, plan_steps, remaining_s, settled_order
+from vtop.errors import UsageError
+from vtop.results.comparison import CompareRequest, CompareStep
+
+
+def order_of(steps: tuple[CompareStep, ...]) -> str:
+    return " ".join(f"{step.preset}{step.round}" for step in steps)
+
+
+def test_rounds_alternate_their_direction() -> None:
+    assert order_of(plan_steps(["A", "B", "C"], 3, "interleaved")) == "A1 B1 C1 C2 B2 A2 A3 B3 C3"
+
+
+def test_blocks_end_with_the_first_configuration_again() -> None:
+    steps = plan_steps(["A", "B"], 2, "blocks")
+    assert order_of(steps) == "A1 A2 B1 B2 A3"
+    assert [step.drift_check for step in steps] == [False, False, False, False, True]
+
+
+def test_a_preset_against_itself_has_two_names() -> None:
+    assert configurations(["x", "x", "y"]) == (("x", "x"), ("x (2)", "x"), ("y", "y"))
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least two"):
+        configurations(["only"])
+    with pytest.raises(UsageError, match="at least one run"):
+        plan_steps(["A", "B"], 0, "interleaved")
+    with pytest.raises(UsageError, match="unknown order"):
+        settled_order(CompareRequest(presets=("A", "B"), order="random"), {}, {})
+
+
+def test_blocks_only_where_starts_are_known_to_be_much_longer_than_runs() -> None:
+    request = CompareRequest(presets=("A", "B"))
+    assert settled_order(request, {}, {}) == "interleaved"
+    assert settled_order(request, {"A": 40, "B": 40}, {"A": 5, "B": 5}) == "interleaved", "a short start is affordable"
+    assert settled_order(request, {"A": 900, "B": 40}, {"A": 60, "B": 60}) == "blocks"
+    assert settled_order(request, {"A": 900}, {"A": 600}) == "interleaved"
+    forced = CompareRequest(presets=("A", "B"), order="interleaved")
+    assert settled_order(forced, {"A": 900}, {"A": 60}) == "interleaved"
+
+
+def test_the_estimate_adds_starts_loads_and_stops() -> None:
+    steps = plan_steps(["A", "B"], 2, "interleaved")
+    assert remaining_s(steps, "interleaved", {"A": 30, "B": 40}, {"A": 10, "B": 20}) == 2 * (30 + 40 + 10 + 20) + 4 * 5
+
+
+def test_in_blocks_each_block_starts_once() -> None:
+    steps = plan_steps(["A", "B"], 2, "blocks")
+    assert (
+        remaining_s(steps, "blocks", {"A": 30, "B": 40}, {"A": 10, "B": 20}) == (30 + 40 + 30) + 3 * 5 + 3 * 10 + 2 * 20
+    )
+
+
+def test_an_unknown_time_is_not_guessed() -> None:
+    steps = plan_steps(["A", "B"], 1, "interleaved")
+    assert remaining_s(steps, "interleaved", {"A": 30}, {"A": 10, "B": 20}) is None
