@@ -233,7 +233,8 @@ def snapshot(
 
 PRESETS = (
     Preset(name="sequential", title="One request at a time", optimization="none", source="presets/sequential.toml",
-           summary="What a plain generate loop does: no batching.", server=ServerSpec(model="Qwen/Qwen2.5-7B-Instruct")),
+           summary="What a plain generate loop does: no batching.",
+           server=ServerSpec(model="Qwen/Qwen2.5-7B-Instruct")),
     Preset(name="baseline", title="vLLM as it comes", optimization="continuous-batching",
            source="presets/baseline.toml", summary="Continuous batching, nothing else.", compare_with="sequential",
            server=ServerSpec(model="Qwen/Qwen2.5-7B-Instruct")),

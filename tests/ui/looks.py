@@ -54,8 +54,8 @@ def load_progress(state: str = "running", finished: int = 128, failures: int = 0
     dice = random.Random(7)
     points = tuple(
         RequestPoint(
-            0.25 * i + 1, True, 0.082 + 0.05 * dice.random() ** 3 + (0.1 if i < 16 else 0), 0.018 + 0.003 * dice.random(),
-            2.7, 150,
+            0.25 * i + 1, True, 0.082 + 0.05 * dice.random() ** 3 + (0.1 if i < 16 else 0),
+            0.018 + 0.003 * dice.random(), 2.7, 150,
         )
         for i in range(finished)
     )  # fmt: skip
@@ -74,8 +74,8 @@ def load_result() -> LoadResult:
     return LoadResult(
         "20270115-080000-chat", "/home/user/.local/share/vtop/runs/20270115-080000-chat",
         LoadRequest(workload="chat", server="baseline", model="qwen2.5-7b", concurrency=16), True, 200, 198, 2, 51.3,
-        29_700, 18_400, 871.0, 893.0, 3.86, percentiles(0.082, 198), percentiles(0.0181, 198), percentiles(0.0179, 29_502),
-        percentiles(2.7, 198), failures=(("the stream ended without [DONE]", 2),),
+        29_700, 18_400, 871.0, 893.0, 3.86, percentiles(0.082, 198), percentiles(0.0181, 198),
+        percentiles(0.0179, 29_502), percentiles(2.7, 198), failures=(("the stream ended without [DONE]", 2),),
         warnings=("198 requests are few for a p99",),
         server={"ttft_mean_s": 0.081, "prefix_hit_rate": 0.004, "acceptance": None, "generation_tokens_per_s": 868.0},
         gpu={"bandwidth_percent": 62.0, "power_w": 512.0, "joules_per_token": 0.57},
@@ -122,7 +122,8 @@ def comparison(state: str = "running") -> CompareProgress:
                    notes=("this load repeats little, so few guesses are accepted",), **common),
     )  # fmt: skip
     return CompareProgress(
-        "20270115-090000-compare", request, state, tuple(steps), rows if state == "finished" else rows[:2], 302.0, 680.0,
+        "20270115-090000-compare", request, state, tuple(steps), rows if state == "finished" else rows[:2],
+        302.0, 680.0,
         warnings=("the GPU slowed down in round 2 (power cap)",) if state == "finished" else (),
         directory="/home/user/.local/share/vtop/runs/20270115-090000-compare",
     )  # fmt: skip
@@ -185,7 +186,8 @@ def no_bandwidth() -> FakeService:
     )  # fmt: skip
     verdict = Verdict("unknown", "Bandwidth unknown on this card: memory busy 71 % of the time.", tpot_floor_s=None)
     bare = engine(
-        speculation=None, prompt_computed_share=None, prompt_cached_share=None, prompt_transferred_share=None, tpot=None,
+        speculation=None, prompt_computed_share=None, prompt_cached_share=None, prompt_transferred_share=None,
+        tpot=None,
         kv_capacity_tokens=None, missing={"tpot": "this version has no per-request histogram"},
     )  # fmt: skip
     return FakeService(snapshot(ready(engines=(bare,), verdict=verdict), gpus=[card]))
@@ -253,6 +255,6 @@ async def settle(pilot: Pilot[int]) -> None:
     app = pilot.app
     assert isinstance(app, VtopApp)
     for _ in range(3):
-        await pilot.pause(0.05)
+        await pilot.pause(0.02)
     app.tick()
     await pilot.pause()

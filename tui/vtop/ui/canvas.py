@@ -107,7 +107,9 @@ class Canvas(Widget):
             style = self.get_component_rich_style(f"ink--{role}") if role else self.rich_style
             if cursor:
                 chosen = self.get_component_rich_style("ink--cursor")
-                style += Style(bgcolor=chosen.bgcolor, color=chosen.color if not role else None, bold=True)
+                style += Style(
+                    bgcolor=chosen.bgcolor, color=chosen.color if role in ("", "strong", "dim") else None, bold=True
+                )
             self._styles[role, cursor] = style
         return style
 

@@ -339,6 +339,8 @@ class Deeds:
             return
         if now.server is None and name in ("stop", "load", "choose-load", "logs", "chat", "explain"):
             reason = "there is no server yet: s starts one"
+        elif name == "open" and now.screen == "compare":
+            reason = "pick two presets or more with space"
         elif name == "stop" and now.state is ServerState.FOREIGN:
             reason = "vtop did not start this server, so it will not stop it"
         elif name in ("load", "choose-load") and now.compare_running:
@@ -362,6 +364,7 @@ REFUSALS = {
     "explain": "there is no server to explain",
     "remedy": "there is no remedy that vtop can apply here",
     "forget": "a server that runs cannot be forgotten: x stops it",
+    "open": "nothing is chosen here",
     "export": "there is nothing to export here",
     "edit": "choose a preset on the start screen (s) first",
 }

@@ -53,10 +53,11 @@ def cut_words(text: str, width: int, ellipsis: str = "…") -> str:
     """A sentence of at most `width` cells, ended after a whole word, so that a number in it is whole or absent."""
     if cell_len(text) <= width:
         return text
-    kept = cut(text, width, "")
-    whole = text.startswith(kept + " ") or " " not in kept
-    kept = (kept if whole and cell_len(kept) < width else kept.rpartition(" ")[0] or kept).rstrip(" ,;:(")
-    return cut(kept, width - cell_len(ellipsis) - 1, "") + " " + ellipsis
+    room = width - cell_len(ellipsis) - 1
+    kept = set_cell_size(text, max(0, room))
+    if not text.startswith(kept + " "):
+        kept = kept.rpartition(" ")[0] or kept
+    return kept.rstrip(" ,;:(") + " " + ellipsis
 
 
 class Line:

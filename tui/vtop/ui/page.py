@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vtop.ui.app import VtopApp
 
 
-class Page(Screen[None]):
-    """A full screen of vtop."""
+class Page(Screen[None], inherit_bindings=False):
+    """A full screen of vtop. Keys come from the table of actions; Textual's own (tab moves the focus) are left out."""
 
     NAME: ClassVar[str] = ""
     """Its name in the table of actions."""

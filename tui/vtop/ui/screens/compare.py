@@ -243,9 +243,6 @@ class CompareScreen(Page):
         """Starts what is picked."""
         if not self._form:
             return
-        if len(self._picked) < 2:
-            self.vtop.notify("pick two presets or more with space", severity="warning", markup=False, timeout=3)
-            return
         if self.vtop.compare_running():
             self._show_form(False)
             return

@@ -1,0 +1,401 @@
+"""What the keys do: questions before what destroys, calls that go out, and what `--readonly` refuses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ui.fake_service import FakeService, failed, foreign, ready, snapshot, starting
+from ui.looks import comparing, loading, settle, with_everything
+from vtop.errors import VtopError
+from vtop.load.progress import LoadRequest
+from vtop.servers.status import StopReport
+from vtop.ui.actions import ACTIONS, BY_ID, Situation, can_act, keymap_problems
+from vtop.ui.app import VtopApp
+from vtop.ui.display import DisplaySettings
+from vtop.ui.screens.choose_load import ChooseLoadScreen
+from vtop.ui.screens.compare import CompareScreen
+from vtop.ui.screens.confirm import ConfirmScreen
+from vtop.ui.screens.dashboard import Dashboard
+from vtop.ui.screens.explain import ExplainScreen
+from vtop.ui.screens.help import HelpScreen
+from vtop.ui.screens.load import LoadScreen
+from vtop.ui.screens.logs import LogsScreen
+from vtop.ui.screens.result import ResultScreen
+from vtop.ui.screens.runs import RunsScreen
+from vtop.ui.screens.start import StartScreen
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+Press = Callable[..., Awaitable[None]]
+
+
+@asynccontextmanager
+async def running(
+    service: FakeService, settings: DisplaySettings | None = None, size: tuple[int, int] = (120, 40)
+) -> AsyncIterator[tuple[VtopApp, Press, Pilot[int]]]:
+    """The application at work, and a way to press keys that waits until they have shown their effect."""
+    app = VtopApp(service, settings or DisplaySettings(paint_hz=4.0), clock=service.clock)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+
+        async def press(*keys: str) -> None:
+            for key in keys:
+                await pilot.press(key)
+                await settle(pilot)
+
+        yield app, press, pilot
+
+
+def notices(app: VtopApp) -> str:
+    return "\n".join(f"{notice.title} {notice.message}" for notice in app._notifications)
+
+
+async def test_stop_asks_and_escape_leaves_the_server_running() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("x")
+        assert isinstance(app.screen, ConfirmScreen)
+        assert "19 requests are under way" in app.screen.detail
+        await press("escape")
+        assert isinstance(app.screen, Dashboard)
+    assert "stop_server" not in service.names()
+
+
+async def test_enter_on_the_question_takes_the_harmless_answer() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("x", "enter")
+        assert isinstance(app.screen, Dashboard)
+    assert "stop_server" not in service.names()
+
+
+async def test_y_stops_and_the_report_is_shown() -> None:
+    service = FakeService(snapshot(ready()))
+    service.stop_report = StopReport("baseline", False, 31.0, (), ("process 4250 still holds 12 GiB of GPU 0",))
+    async with running(service) as (app, press, _):
+        await press("x", "y")
+        assert ("stop_server", "baseline") in service.calls
+        assert "process 4250 still holds 12 GiB" in notices(app)
+
+
+async def test_a_foreign_server_is_never_stopped() -> None:
+    service = FakeService(snapshot(foreign()))
+    async with running(service) as (app, press, _):
+        await press("x")
+        assert isinstance(app.screen, Dashboard)
+        assert "did not start this server" in notices(app)
+    assert service.names() == []
+
+
+async def test_readonly_refuses_every_key_that_changes_something() -> None:
+    service = with_everything(FakeService(snapshot(ready(), failed()), readonly=True))
+    async with running(service) as (app, press, _):
+        for action in ACTIONS:
+            if action.mutates:
+                await press(action.keys.split(",")[0])
+                assert isinstance(app.screen, Dashboard), action.id
+        assert "not possible with --readonly" in notices(app)
+        await press("e")
+        assert isinstance(app.screen, ExplainScreen)
+    assert service.names() == []
+
+
+async def test_start_shows_the_plan_and_enter_starts() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("s")
+        assert isinstance(app.screen, StartScreen)
+        text = "\n".join(line.text for line in app.screen.query_one("#detail").lines)  # type: ignore[attr-defined]
+        assert "--speculative-config" in text
+        await press("down", "down", "down", "enter")
+        assert ("start_server", ("spec-ngram", {})) in service.calls
+        assert isinstance(app.screen, Dashboard)
+        assert app.view.server == "spec-ngram"
+
+
+async def test_a_preset_that_cannot_start_is_not_started() -> None:
+    from ui.looks import with_problem
+
+    service = with_problem()
+    async with running(service) as (app, press, _):
+        await press("s", "end", "enter")
+        assert isinstance(app.screen, StartScreen)
+        assert "vLLM 0.6 has no FP8" in notices(app)
+    assert "start_server" not in service.names()
+
+
+async def test_warnings_are_asked_about_before_a_start() -> None:
+    from ui.looks import with_problem
+
+    service = with_problem()
+    async with running(service) as (app, press, _):
+        await press("s", "down", "enter")
+        assert isinstance(app.screen, ConfirmScreen)
+        assert "port 8000 is taken" in app.screen.detail
+        await press("y")
+    assert ("start_server", ("baseline", {})) in service.calls
+
+
+async def test_l_runs_the_load_test_on_the_selected_server() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("l")
+        assert isinstance(app.screen, LoadScreen)
+    (request,) = [argument for name, argument in service.calls if name == "start_load"]
+    assert (request.server, request.url, request.model) == ("baseline", "http://127.0.0.1:8000", "qwen2.5-7b")
+    assert request.workload == LoadRequest().workload
+
+
+async def test_load_on_somebody_elses_server_is_asked_about() -> None:
+    service = FakeService(snapshot(foreign()))
+    async with running(service) as (app, press, _):
+        await press("l")
+        assert isinstance(app.screen, ConfirmScreen)
+        await press("n")
+    assert "start_load" not in service.names()
+
+
+async def test_x_on_the_load_screen_stops_the_test_and_not_the_server() -> None:
+    service = loading()
+    async with running(service) as (_, press, _pilot):
+        await press("l", "x")
+    assert service.names() == ["stop_load"]
+
+
+async def test_chosen_workload_is_kept_for_the_next_l() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("L")
+        assert isinstance(app.screen, ChooseLoadScreen)
+        await press("right", "down", "right", "right", "enter", "escape", "l")
+    requests = [argument for name, argument in service.calls if name == "start_load"]
+    assert [(request.workload, request.concurrency) for request in requests] == [("chat", 2), ("chat", 2)]
+
+
+async def test_quit_while_a_load_test_runs_asks() -> None:
+    service = loading()
+    async with running(service) as (app, press, _):
+        await press("q")
+        assert isinstance(app.screen, ConfirmScreen)
+        await press("n")
+        assert app.is_running
+        await press("q", "y")
+        assert app.return_code == 0
+
+
+async def test_quit_says_which_servers_live_on() -> None:
+    service = FakeService(snapshot(ready(), failed(), foreign(), starting()))
+    async with running(service) as (app, press, _):
+        await press("q")
+    assert app.left_running == (("baseline", "http://127.0.0.1:8000"), ("spec-ngram", "http://127.0.0.1:8001"))
+    assert service.names() == []
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+async def test_every_quit_key_quits(key: str) -> None:
+    service = FakeService()
+    async with running(service) as (app, press, _):
+        await press(key)
+        assert app.return_code == 0
+
+
+async def test_a_remedy_is_shown_before_it_is_applied() -> None:
+    service = FakeService(snapshot(failed()))
+    async with running(service) as (app, press, _):
+        await press("f")
+        assert isinstance(app.screen, ConfirmScreen)
+        assert "max_model_len = 20960" in app.screen.detail
+        await press("y")
+    assert ("start_server", ("awq", {"max_model_len": "20960"})) in service.calls
+
+
+async def test_forgetting_needs_a_dead_server_and_a_yes() -> None:
+    service = FakeService(snapshot(ready(), failed()))
+    async with running(service) as (_, press, _pilot):
+        await press("X")
+        assert service.names() == []
+        await press("tab", "X", "y")
+    assert service.names() == ["forget_server"]
+
+
+async def test_errors_of_the_service_are_shown_and_end_nothing() -> None:
+    service = FakeService(snapshot(ready()))
+    service.errors["start_load"] = VtopError("model [/bold] is gone", "start it again")
+    service.errors["stop_server"] = RuntimeError("a bug")
+    async with running(service) as (app, press, _):
+        await press("l")
+        assert "model [/bold] is gone\nstart it again" in notices(app)
+        await press("x", "y")
+        assert "RuntimeError: a bug" in notices(app)
+        assert app.is_running
+
+
+async def test_the_selected_server_follows_through_the_screens() -> None:
+    service = with_everything(FakeService(snapshot(ready(), failed())))
+    async with running(service) as (app, press, _):
+        await press("tab", "g")
+        assert isinstance(app.screen, LogsScreen)
+        assert app.screen._name == "awq"
+        await press("escape", "e")
+        text = "\n".join(line.text for line in app.screen.query_one("#body").lines)  # type: ignore[attr-defined]
+        assert "kv" in text.lower()
+        assert "20,960" in text
+
+
+async def test_screens_are_never_stacked_twice() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    async with running(service) as (app, press, _):
+        await press("e", "question_mark", "e", "question_mark", "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        await press("escape", "escape", "escape")
+        assert isinstance(app.screen, Dashboard)
+
+
+async def test_runs_open_export_and_delete_with_a_question() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    async with running(service) as (app, press, _):
+        await press("r")
+        assert isinstance(app.screen, RunsScreen)
+        await press("D", "n")
+        assert "delete_run" not in service.names()
+        await press("D", "y")
+        assert ("delete_run", "r4") in service.calls
+        await press("down", "enter")
+        assert isinstance(app.screen, ResultScreen)
+        await press("o")
+        assert "/runs/r2/report.html" in notices(app)
+
+
+async def test_two_marked_runs_are_laid_side_by_side() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    async with running(service) as (app, press, _):
+        await press("r", "space", "down", "space", "enter")
+        text = "\n".join(line.text for line in app.screen.query_one("#body").lines)  # type: ignore[attr-defined]
+        assert "second / first" in text
+        assert "1.00x" in text
+        assert "not a verdict" in text
+
+
+async def test_a_comparison_is_planned_then_started() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("c")
+        assert isinstance(app.screen, CompareScreen)
+        await press("enter")
+        assert "pick two presets" in notices(app)
+        await press("down", "space", "down", "space")
+        text = "\n".join(line.text for line in app.screen.query_one("#list").lines)  # type: ignore[attr-defined]
+        assert "6 runs, about" in text
+        await press("enter")
+    (request,) = [argument for name, argument in service.calls if name == "start_compare"]
+    assert request.presets == ("baseline", "prefix-caching")
+    assert request.repeats == 3
+
+
+async def test_stopping_a_comparison_is_asked_about() -> None:
+    service = comparing("running")
+    async with running(service) as (_, press, _pilot):
+        await press("c", "x", "n")
+        assert "stop_compare" not in service.names()
+        await press("x", "y")
+    assert service.names() == ["stop_compare"]
+
+
+async def test_palette_starts_and_stops_by_name() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, pilot):
+        await press("ctrl+p", *"start fp8")
+        await pilot.pause(0.3)
+        await press("enter")
+        await settle(pilot)
+        assert ("start_server", ("fp8", {})) in service.calls
+        await press("ctrl+p", *"stop baseline")
+        await pilot.pause(0.3)
+        await press("enter")
+        await settle(pilot)
+        assert isinstance(app.screen, ConfirmScreen)
+
+
+async def test_a_click_on_the_footer_does_what_the_key_does() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, _, pilot):
+        start, _end, action = next(place for place in app.screen._places if place[2] == "start")  # type: ignore[attr-defined]
+        assert action == "start"
+        await pilot.click("#footer", offset=(start + 1, 0))
+        await settle(pilot)
+        assert isinstance(app.screen, StartScreen)
+
+
+async def test_a_click_selects_a_server() -> None:
+    service = FakeService(snapshot(ready(), failed()))
+    async with running(service) as (app, _, pilot):
+        await pilot.click("#servers", offset=(5, 2))
+        await settle(pilot)
+        assert app.view.server == "awq"
+
+
+async def test_own_keys_replace_the_default_ones() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service, DisplaySettings(keys={"load": "f5", "nonsense": "f6"})) as (app, press, _):
+        assert "nonsense" in notices(app)
+        await press("l")
+        assert "start_load" not in service.names()
+        await press("f5")
+        assert "start_load" in service.names()
+        footer = app.screen_stack[0].query_one("#footer").lines[0].text  # type: ignore[attr-defined]
+        assert "f5 Load test" in footer
+
+
+def test_no_key_has_two_meanings() -> None:
+    assert keymap_problems({}) == []
+
+
+def test_every_action_can_be_done() -> None:
+    """The table and the methods agree."""
+    from vtop.ui.deeds import Deeds
+
+    own = {"edit", "search", "search-next", "search-back", "follow", "export", "delete", "mark"}
+    for action in ACTIONS:
+        assert action.id in own or hasattr(Deeds, "do_" + action.id.replace("-", "_")), action.id
+
+
+def test_readonly_leaves_only_what_looks() -> None:
+    now = Situation(server=ready(), servers=1, readonly=True)
+    assert not can_act(BY_ID["stop"], now)
+    assert can_act(BY_ID["explain"], now)
+
+
+async def test_typing_in_chat_is_text_and_escape_still_leaves() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    async with running(service) as (app, press, _):
+        await press("t", *"quit x", "enter")
+        assert ("chat", ("baseline", "quit x")) in service.calls
+        text = "\n".join(line.text for line in app.screen.query_one("#body").lines)  # type: ignore[attr-defined]
+        assert "TTFT 81.0 ms" in text
+        assert "13 out" in text
+        await press("escape")
+        assert isinstance(app.screen, Dashboard)
+
+
+async def test_pause_stops_painting_and_not_the_keys() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("p")
+        assert "PAUSED" in app.screen.query_one("#header").lines[0].text  # type: ignore[attr-defined]
+        service.publish(snapshot(ready("later"), sequence=2))
+        app.tick()
+        assert "later" not in "".join(line.text for line in app.screen.query_one("#servers").lines)  # type: ignore[attr-defined]
+        await press("p")
+        assert "later" in "".join(line.text for line in app.screen.query_one("#servers").lines)  # type: ignore[attr-defined]
+
+
+async def test_window_goes_to_the_service() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (_, press, _pilot):
+        await press("w")
+    assert ("set_window", 30.0) in service.calls
