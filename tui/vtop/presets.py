@@ -77,7 +77,9 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     python: str | None = None
     """Interpreter of the environment that holds vLLM; None: look for it."""
     command: list[str] | None = None
-    """A command of one's own (a container, say); `{args}`, `{port}` and `{gpus}` are filled in."""
+    """A command of one's own (a container, say); `{args}`, `{port}`, `{gpus}`, `{name}`, `{model}` are filled in."""
+    vllm_version: str | None = None
+    """The vLLM inside `command`, which cannot be read from outside; None: write for the newest that vtop knows."""
     stop_command: list[str] | None = None
     """How such a command is stopped (`docker stop NAME`); None: SIGTERM like any other."""
     api_key: str | None = None

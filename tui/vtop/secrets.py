@@ -9,6 +9,9 @@ from pathlib import Path
 from vtop.errors import UsageError
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(?:API|ACCESS|PRIVATE)_?KEY)$", re.IGNORECASE
+)
 
 
 def check_reference(reference: str) -> str:
@@ -21,8 +24,14 @@ def check_reference(reference: str) -> str:
     if (kind == "env" and _ENV_NAME.fullmatch(rest)) or (kind == "file" and rest):
         return reference
     raise UsageError(
-        "an API key must be given by reference", "Write env:NAME or file:PATH, so that the key itself is stored nowhere."
+        "an API key must be given by reference",
+        "Write env:NAME or file:PATH, so that the key itself is stored nowhere.",
     )
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable or flag of this name is likely to hold a secret: `HF_TOKEN`, `api-key`, `DB_PASSWORD`."""
+    return _SECRET_NAME.search(name.replace("-", "_")) is not None
 
 
 def resolve(reference: str | None) -> str | None:

@@ -29,7 +29,7 @@ _ASK_PYTHON = (
 )
 _ASK_TIMEOUT_S = 10.0
 _INSTALL_IT = (
-    "Install it (pip install vllm) into an environment of its own and name that: --vllm DIRECTORY or VTOP_VLLM=DIRECTORY. "
+    "Install it (pip install vllm) into an environment of its own and name that: --vllm DIRECTORY, or VTOP_VLLM. "
     "Without a GPU: --sim starts a simulated server."
 )
 
@@ -64,6 +64,11 @@ class Installation:
     def release(self) -> tuple[int, int, int]:
         """The numbers of the version; (0, 0, 0) where it has none, as in a build from a bare checkout."""
         return release(self.version)
+
+    @property
+    def hypothetical(self) -> bool:
+        """It is not installed here: made from the table to show what a version would be started with."""
+        return self.plugins is None
 
     def has(self, flag: str) -> bool:
         """Whether it declares the flag."""

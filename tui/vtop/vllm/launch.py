@@ -38,4 +38,6 @@ class LaunchCommand:
     max_model_len: int | None = None
     gpus: tuple[str, ...] | None = None
     """UUIDs it may use; None where it cannot be known."""
+    scratch_folders: tuple[str, ...] = ()
+    """Folders that belong to this server alone; to be deleted once it is gone."""
     notes: tuple[str, ...] = ()

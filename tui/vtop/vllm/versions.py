@@ -58,6 +58,16 @@ def nearest_release(version: str) -> str:
     return older[-1]
 
 
+def lifetime(flag: str) -> tuple[str, str | None] | None:
+    """The first and the last release that have a flag (None: the newest still has it), or None for a stranger."""
+    table = _table()
+    known = table.flags.get(flag.removeprefix("--"))
+    if known is None:
+        return None
+    first, last = known
+    return first, None if last == table.versions[-1] else last
+
+
 def flags_of(version: str) -> frozenset[str]:
     """The flags that a release declares, with `--no-` twins.
 
