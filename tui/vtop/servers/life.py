@@ -14,7 +14,7 @@ from vtop.errors import VtopError
 from vtop.servers import deployment
 from vtop.servers.durations import remember_start
 from vtop.servers.launcher import broken_launcher
-from vtop.servers.logs import last_lines
+from vtop.servers.logs import last_raw_lines
 from vtop.servers.managed import ManagedServer
 from vtop.servers.ports import listeners, port_is_free, port_owner
 from vtop.servers.process import LaunchError, child_environment, exit_code, process_table, spawn_detached
@@ -209,7 +209,7 @@ class ServerLife:
         self._server.change_state(state, verdict.message)
 
     async def _diagnose(self, code: int | None) -> Diagnosis:
-        lines = await asyncio.to_thread(last_lines, self._server.folder.log_path, _LOG_LINES)
+        lines = await asyncio.to_thread(last_raw_lines, self._server.folder.log_path, _LOG_LINES)
         record = self._record
         owner = ""
         if record.ready_wall_s is None and not port_is_free(record.host, record.port):
@@ -259,7 +259,7 @@ class ServerLife:
         command = server.command
         if command is None or command.fallback_argv is None or server.fell_back:
             return False
-        lines = await asyncio.to_thread(last_lines, server.folder.log_path, 100)
+        lines = await asyncio.to_thread(last_raw_lines, server.folder.log_path, 100)
         reason = broken_launcher(lines, code)
         return bool(reason) and start_fallback(server, reason)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,11 +27,16 @@ def clean_line(raw: str) -> str:
 class LogTail:
     """Reads what was added to a log since the last look; copes with truncation, rotation and half-written lines."""
 
-    def __init__(self, path: Path, longest_line_bytes: int = LONGEST_LINE_BYTES) -> None:
+    def __init__(self, path: Path, *, at_end: bool = False, longest_line_bytes: int = LONGEST_LINE_BYTES) -> None:
+        """Begins at the first byte, or at the present end."""
         self._path = path
         self._longest = longest_line_bytes
         self._position = 0
         self._inode: int | None = None
+        if at_end:
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                self._position, self._inode = status.st_size, status.st_ino
         self._partial = b""
         self._skipping = False
 
@@ -75,8 +81,13 @@ class LogTail:
         return lines
 
 
-def last_lines(path: Path, count: int, most_bytes: int = 4 * _READ_BYTES) -> list[str]:
-    """The last lines of a log, raw, read from its end only; continues in the rotated part where the log is short."""
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a log as plain text, read from its end only."""
+    return [clean_line(line) for line in last_raw_lines(path, count)]
+
+
+def last_raw_lines(path: Path, count: int, most_bytes: int = 4 * _READ_BYTES) -> list[str]:
+    """The last lines of a log as written, read from its end only; goes on in the rotated part where it is short."""
     lines = _end_of(path, count, most_bytes)
     if len(lines) < count:
         lines = _end_of(rotated_path(path), count - len(lines), most_bytes) + lines
@@ -102,14 +113,11 @@ def _end_of(path: Path, count: int, most_bytes: int) -> list[str]:
     return [part[-LONGEST_LINE_BYTES:].decode("utf-8", "replace").rstrip("\r") for part in parts[-count:]]
 
 
-async def follow(path: Path, last: int = 50, interval_s: float = 0.2) -> AsyncIterator[str]:
+async def follow(path: Path, last: int = 0, interval_s: float = 0.2) -> AsyncIterator[str]:
     """The last lines of a log, then each line as it comes, plain text; ends when the consumer stops."""
-    tail = LogTail(path)
-    history: list[str] = []
-    while lines := tail.read():
-        history = (history + lines)[-last:] if last else []
-    for line in history:
-        yield clean_line(line)
+    tail = LogTail(path, at_end=True)
+    for line in last_lines(path, last):
+        yield line
     while True:
         lines = tail.read()
         for line in lines:
