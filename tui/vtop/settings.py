@@ -22,8 +22,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """A Textual theme by name."""
     ascii: bool = False
     """Draw without braille and block characters."""
-    workload: str = "demo"
-    """What `l` runs."""
     urls: list[str] = []
     """Servers to watch always."""
     keymap: dict[str, str] = {}

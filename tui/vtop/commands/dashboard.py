@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from vtop.commands.console import note
+from vtop.commands.session import options_from
 from vtop.errors import UsageError
-from vtop.service import ServiceOptions
+from vtop.service import ServiceOptions, VtopService
 from vtop.settings import load_settings
 
 
@@ -22,30 +21,31 @@ def require_terminal() -> None:
         raise UsageError("the dashboard needs a terminal", "`vtop status` prints the same once; --json for programs.")
 
 
-def show(options: ServiceOptions, arguments: argparse.Namespace, *, tour: bool = False) -> int:
+def show(options: ServiceOptions, arguments: argparse.Namespace, *, demo: bool = False) -> int:
     """Runs the screen until it is left, and says which servers go on."""
-    settings = load_settings()
-    # Textual reads its environment while it is imported.
-    from vtop.ui.run import prepare_environment, run_app
+    from vtop.ui.display import DisplaySettings
+    from vtop.ui.run import run_app
 
-    prepare_environment(os.environ, settings)
-    from vtop.service import VtopService
-
-    outcome = run_app(
-        VtopService(options),
-        settings,
-        mouse=not arguments.no_mouse,
-        ascii_only=arguments.ascii or settings.ascii,
-        tour=tour,
+    said = load_settings()
+    display = DisplaySettings(
+        **({"theme": said.theme} if said.theme else {}),
+        ascii=said.ascii,
+        paint_hz=said.paint_hz,
+        window_s=options.window_s,
+        keys=said.keymap,
+        bell=said.bell,
+        large=said.large,
     )
-    for line in outcome.farewell:
-        note(line)
-    return outcome.exit_code
+    return run_app(
+        VtopService(options),
+        display,
+        mouse=not arguments.no_mouse,
+        ascii_only=arguments.ascii,
+        demo=demo,
+    )
 
 
 def run_dashboard(arguments: argparse.Namespace) -> int:
     """Everything on one screen."""
-    from vtop.commands.session import options_from
-
     require_terminal()
     return show(options_from(arguments), arguments)

@@ -6,7 +6,8 @@ import argparse
 
 from vtop.commands.console import note, say, say_json, table
 from vtop.errors import UsageError
-from vtop.presets import Catalog, Preset, load_catalog, parse_set, with_overrides
+from vtop.preset_files import Catalog, load_catalog, parse_set, with_overrides
+from vtop.presets import Preset
 from vtop.vllm.dialect import commands, display
 from vtop.vllm.install import find_installation
 from vtop.vllm.versions import hypothetical_installation

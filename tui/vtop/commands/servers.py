@@ -10,7 +10,7 @@ from vtop.commands.console import confirmed, note, say
 from vtop.commands.session import options_from, with_service
 from vtop.contract import LaunchPlan
 from vtop.errors import UsageError, VtopError
-from vtop.presets import parse_set
+from vtop.preset_files import parse_set
 from vtop.servers.logs import follow, last_lines
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.service import VtopService

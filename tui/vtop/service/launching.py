@@ -10,7 +10,8 @@ from vtop import units
 from vtop.contract import LaunchPlan
 from vtop.errors import VtopError
 from vtop.hardware import Card, find_card
-from vtop.presets import Catalog, Preset, load_catalog, warnings, with_overrides
+from vtop.preset_files import Catalog, load_catalog, warnings, with_overrides
+from vtop.presets import Preset
 from vtop.service.options import ServiceOptions
 from vtop.sim.commands import sim_commands
 from vtop.telemetry.gpu.matching import free_gpus
@@ -143,7 +144,9 @@ class Launcher:
         return (
             tuple(str(gpu.index) for gpu in picked),
             tuple(gpu.uuid for gpu in picked),
-            (f"GPU {', '.join(str(gpu.index) for gpu in picked)}: the {'freest' if len(gpus) > wanted else 'only'} here",),
+            (
+                f"GPU {', '.join(str(gpu.index) for gpu in picked)}: the {'freest' if len(gpus) > wanted else 'only'} here",
+            ),
         )
 
     def card(self) -> Card | None:

@@ -29,7 +29,7 @@ class HostSource:
         self._first = True
         self._processes: dict[int, psutil.Process] = {}
 
-    def read(self) -> HostReading:
+    def read_host(self) -> HostReading:
         """The machine now; in a container with a memory limit, that limit and what counts against it."""
         percent = psutil.cpu_percent(interval=None)
         first, self._first = self._first, False

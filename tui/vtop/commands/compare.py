@@ -1,0 +1,175 @@
+"""`vtop compare`: the before/after table with intervals and verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+from collections.abc import Sequence
+
+import msgspec
+
+from vtop import units
+from vtop.commands.console import note, say, say_json, table
+from vtop.commands.session import options_from, with_service
+from vtop.contract import CompareProgress, CompareRequest, CompareRow
+from vtop.errors import UsageError
+from vtop.preset_files import parse_set
+from vtop.service import VtopService
+
+_LOOK_EVERY_S = 0.25
+_HEADING = (
+    "CONFIGURATION",
+    "TOK/S",
+    "X FIRST",
+    "95 %",
+    "TTFT P50",
+    "TPOT P50",
+    "DRAM",
+    "HITS",
+    "ACCEPTED",
+    "FAILED",
+    "VERDICT",
+)
+
+
+def _interval(row: CompareRow) -> str:
+    if row.ratio_low is None or row.ratio_high is None:
+        return units.DASH
+    return f"{row.ratio_low:.2f}–{row.ratio_high:.2f}"
+
+
+def _cells(row: CompareRow) -> tuple[str, ...]:
+    dram = units.percent_of_100(row.bandwidth_percent)
+    if row.bandwidth_percent is not None and row.bandwidth_source:
+        dram += f" {row.bandwidth_source}"
+    return (
+        row.preset,
+        units.significant(row.output_tokens_per_s),
+        units.DASH if row.ratio is None else f"{row.ratio:.2f}x",
+        _interval(row),
+        units.duration(row.ttft_p50_s),
+        units.duration(row.tpot_p50_s),
+        dram,
+        units.percent(row.prefix_hit_rate),
+        units.percent(row.acceptance),
+        str(row.failed),
+        row.verdict,
+    )
+
+
+def comparison_table(rows: Sequence[CompareRow]) -> str:
+    """The table for a terminal, with each row's notes under it."""
+    lines = [table([_cells(row) for row in rows], _HEADING, right=(1, 2, 3, 4, 5, 6, 7, 8, 9))]
+    for row in rows:
+        beside = [
+            f"TTFT {row.ttft_verdict}" if row.ttft_verdict else "",
+            f"TPOT {row.tpot_verdict}" if row.tpot_verdict else "",
+        ]
+        if row.predicted_ratio is not None:
+            beside.append(f"predicted {row.predicted_ratio:.2f}x")
+        lines += [f"  {row.preset}: {text}" for text in (*filter(None, beside), *row.notes)]
+    return "\n".join(lines)
+
+
+def describe_plan(progress: CompareProgress) -> str:
+    """The steps and how long they will take."""
+    rounds: dict[int, list[str]] = {}
+    for step in progress.steps:
+        rounds.setdefault(step.round, []).append(step.preset)
+    lines = [f"round {number}: {' · '.join(presets)}" for number, presets in sorted(rounds.items())]
+    lines.append(
+        f"about {units.elapsed(progress.expected_s)}" if progress.expected_s else "time unknown: no earlier start"
+    )
+    return "\n".join([*lines, *progress.warnings])
+
+
+class _Log:
+    """Says each step once."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[int, str, str]] = set()
+
+    def show(self, progress: CompareProgress) -> None:
+        for step in progress.steps:
+            key = (step.round, step.preset, step.state)
+            if step.state in {"waiting"} or key in self._said:
+                continue
+            self._said.add(key)
+            speed = f"  {units.rate(step.output_tokens_per_s, 'tok/s')}" if step.output_tokens_per_s is not None else ""
+            note(
+                f"{units.elapsed(progress.elapsed_s):>7}  round {step.round}  {step.preset}: {step.state}{speed} {step.detail}".rstrip()
+            )
+
+
+async def watch_compare(service: VtopService) -> CompareProgress:
+    """Waits for the end; Ctrl-C stops it and keeps what was measured."""
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.ensure_future(service.wait_compare())
+    stops: list[asyncio.Task[None]] = []
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        loop.add_signal_handler(signal.SIGINT, lambda: stops.append(loop.create_task(service.stop_compare())))
+    log = _Log()
+    try:
+        while not waiting.done():
+            progress = service.compare_progress()
+            if progress is not None:
+                log.show(progress)
+            await asyncio.wait([waiting], timeout=_LOOK_EVERY_S)
+        return waiting.result()
+    finally:
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+def print_outcome(progress: CompareProgress) -> None:
+    """The table, what speaks against it, and where it is saved."""
+    if progress.simulated:
+        say("SIMULATED: these numbers come from a model of the card, not from a measurement.")
+    say(comparison_table(progress.rows))
+    for text in progress.warnings:
+        say(f"note: {text}")
+    say(f"saved in {progress.directory}; `vtop report {progress.run_id} --format html -o report.html`")
+    if progress.state != "finished":
+        say(f"not finished ({progress.state}); `vtop compare --resume {progress.run_id}` goes on")
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Plans, runs, prints; exit 1 when it failed, 130 when it was cut."""
+    if arguments.resume is None and len(arguments.presets) < 1:
+        raise UsageError("nothing to compare", "`vtop compare baseline prefix-caching --workload prefix`, for example.")
+    if arguments.repeats < 1:
+        raise UsageError(f"--repeats {arguments.repeats}: at least one run is needed", "Three give an interval.")
+    request = CompareRequest(
+        presets=tuple(arguments.presets),
+        workload=arguments.workload,
+        repeats=arguments.repeats,
+        overrides=parse_set(arguments.set),
+        simulated=bool(arguments.sim),
+        gpu=arguments.gpu,
+        requests=arguments.requests,
+        concurrency=arguments.concurrency,
+        max_tokens=arguments.max_tokens,
+        seed=arguments.seed,
+    )
+
+    async def use(service: VtopService) -> int:
+        if arguments.resume is not None:
+            await service.resume_compare(arguments.resume)
+        else:
+            plan = await service.plan_compare(request)
+            note(describe_plan(plan))
+            if arguments.dry_run:
+                return 0
+            await service.start_compare(request)
+        progress = await watch_compare(service)
+        if arguments.json:
+            say_json(msgspec.to_builtins(progress))
+        else:
+            print_outcome(progress)
+        return {"finished": 0, "cancelled": 130}.get(progress.state, 1)
+
+    # A comparison opens servers itself; those of others are of no concern.
+    fixed = {"discover": False, "simulated": bool(arguments.sim), **({"gpu": arguments.gpu} if arguments.gpu else {})}
+    return with_service(options_from(arguments, **fixed), use)

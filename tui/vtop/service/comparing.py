@@ -1,0 +1,184 @@
+"""Comparisons over the facade: each step starts, loads and stops a real server through the same doors as a person."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vtop.compare.runner import CompareRunner
+from vtop.errors import VtopError
+from vtop.fit import fit
+from vtop.hardware import Card, find_card
+from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
+from vtop.presets import ServerSpec
+from vtop.results import store
+from vtop.results.comparison import CompareProgress, CompareRequest, ConfigurationFacts
+from vtop.servers.durations import last_start
+from vtop.servers.status import StopReport
+from vtop.service.predicting import predicted_tokens_per_s
+
+if TYPE_CHECKING:
+    from vtop.service.facade import VtopService
+
+READY_WITHIN_S = 1800.0
+
+
+class Comparisons:
+    """One comparison at a time."""
+
+    def __init__(self, service: VtopService) -> None:
+        self._service = service
+        self._runner: CompareRunner | None = None
+        self._request: CompareRequest | None = None
+        self._first_prediction: float | None = None
+
+    def _make(self, request: CompareRequest) -> CompareRunner:
+        self._request = request
+        self._first_prediction = None
+        starts = {}
+        for preset in request.presets:
+            last = last_start(preset, None, request.simulated)
+            if last is not None:
+                starts[preset] = last.total_s
+        return CompareRunner(
+            start_server=self._start,
+            wait_ready=self._wait,
+            stop_server=self._stop,
+            run_load=self._load,
+            describe=self._describe,
+            last_starts_s=starts,
+        )
+
+    def _check(self, request: CompareRequest) -> None:
+        """Names and overrides are checked before anything is started."""
+        for preset in request.presets:
+            self._service.launcher.preset(preset, request.overrides)
+
+    async def plan(self, request: CompareRequest) -> CompareProgress:
+        """The steps and their time."""
+        self._check(request)
+        return self._make(request).plan(request)
+
+    async def start(self, request: CompareRequest) -> str:
+        """Begins."""
+        self._must_be_idle()
+        self._check(request)
+        self._runner = self._make(request)
+        return self._runner.start(request)
+
+    async def resume(self, run_id: str) -> str:
+        """Goes on with one that was cut."""
+        from vtop.compare.record import load_record
+
+        self._must_be_idle()
+        directory = store.run_directory(run_id)
+        request = load_record(directory).request
+        self._runner = self._make(request)
+        return self._runner.resume(directory)
+
+    def _must_be_idle(self) -> None:
+        if self._runner is not None and self._runner.running:
+            raise VtopError("a comparison is running already", "Wait for its end, or stop it.")
+
+    def progress(self) -> CompareProgress | None:
+        """The running or last one."""
+        return self._runner.progress() if self._runner is not None else None
+
+    async def wait(self) -> CompareProgress:
+        """Its end.
+
+        Raises:
+            VtopError: none was started.
+        """
+        found = await self._runner.wait() if self._runner is not None else None
+        if found is None:
+            raise VtopError("no comparison was started")
+        return found
+
+    async def stop(self) -> None:
+        """Ends it; its server is stopped."""
+        if self._runner is not None:
+            await self._runner.stop()
+
+    async def close(self) -> None:
+        """Ends it without waiting: the next vtop finds the server and the record, and can go on."""
+        if self._runner is not None and self._runner.running:
+            asyncio.ensure_future(self._runner.stop())
+
+    # What the runner drives
+
+    async def _start(self, preset: str, overrides: Mapping[str, str], name: str) -> str:
+        request = self._request
+        assert request is not None
+        choices: dict[str, Any] = {"gpu": request.gpu} if request.gpu else {}
+        if request.simulated:
+            choices["simulated"] = True
+        return await self._service.start_server(preset, overrides, name, **choices)
+
+    async def _wait(self, name: str) -> None:
+        await self._service.supervisor.wait_ready(name, READY_WITHIN_S)
+
+    async def _stop(self, name: str) -> StopReport:
+        if all(status.name != name for status in self._service.supervisor.statuses()):
+            return StopReport(name, True, 0.0)
+        report = await self._service.supervisor.stop(name)
+        if report.stopped:
+            await self._service.supervisor.forget(name)
+        return report
+
+    async def _load(self, request: LoadRequest, follow: Callable[[LoadProgress], None]) -> LoadResult:
+        unfollow = self._service.follow_load(follow)
+        try:
+            await self._service.start_load(request)
+            return await self._service.wait_load()
+        except asyncio.CancelledError:
+            await self._service.stop_load()
+            raise
+        finally:
+            unfollow()
+
+    async def _describe(self, preset: str, server: str) -> ConfigurationFacts:
+        request = self._request
+        assert request is not None
+        chosen = self._service.launcher.preset(preset, request.overrides)
+        spec = chosen.server
+        card = self._card(request)
+        capacity = None
+        for view in self._service.snapshot().servers:
+            if view.status.name == server and view.engine is not None:
+                capacity = view.engine.kv_capacity_tokens
+        predicted = self._predicted(spec, card, request)
+        return ConfigurationFacts(
+            prefix_caching=spec.prefix_caching,
+            speculative=spec.speculative is not None,
+            optimization=chosen.optimization,
+            kv_capacity_tokens=capacity,
+            weights_bytes=_weights(spec, card),
+            predicted_ratio=predicted,
+            command=self._service.command_of(server),
+        )
+
+    def _card(self, request: CompareRequest) -> Card | None:
+        if request.simulated or self._service.simulated:
+            return find_card(request.gpu or self._service.options.gpu)
+        return self._service.launcher.card()
+
+    def _predicted(self, spec: ServerSpec, card: Card | None, request: CompareRequest) -> float | None:
+        """Against the first configuration, by bytes and FLOPs alone."""
+        own = predicted_tokens_per_s(spec, card, request.concurrency)
+        if own is None:
+            return None
+        if self._first_prediction is None:
+            first = self._service.launcher.preset(request.presets[0], request.overrides)
+            self._first_prediction = predicted_tokens_per_s(first.server, card, request.concurrency)
+        return own / self._first_prediction if self._first_prediction else None
+
+
+def _weights(spec: ServerSpec, card: Card | None) -> float | None:
+    if card is None:
+        return None
+    try:
+        return fit(None, spec, card).weights_bytes
+    except VtopError:
+        return None

@@ -1,0 +1,65 @@
+"""What bounds each server: brings model, card and settings to the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vtop.errors import VtopError
+from vtop.hardware import Card, find_card
+from vtop.known_models import known_shape
+from vtop.load.progress import LoadProgress
+from vtop.roofline import Setup
+from vtop.service.remembering import recall_preset
+from vtop.telemetry.snapshot import GpuReading, ServerView, Verdict
+from vtop.telemetry.verdict import ServerFacts, facts_for_spec, verdict
+
+
+class Judge:
+    """Callable for the hub; facts are worked out once per server, model and card."""
+
+    def __init__(self, load_progress: Callable[[], LoadProgress | None]) -> None:
+        self._load_progress = load_progress
+        self._facts: dict[tuple[object, ...], ServerFacts] = {}
+
+    def __call__(self, view: ServerView, gpus: Sequence[GpuReading]) -> Verdict | None:
+        """The verdict for one server."""
+        return verdict(view, gpus, self.facts(view, gpus), self._client_limit(view))
+
+    def facts(self, view: ServerView, gpus: Sequence[GpuReading]) -> ServerFacts:
+        """Model, card and settings as far as they are known."""
+        card = self._card(view, gpus)
+        status = view.status
+        key = (status.name, status.started_wall_s, status.model, card)
+        if key not in self._facts:
+            if len(self._facts) > 256:
+                self._facts.clear()
+            self._facts[key] = self._work_out(view, card)
+        return self._facts[key]
+
+    def _work_out(self, view: ServerView, card: Card | None) -> ServerFacts:
+        preset = recall_preset(view.status.name) if view.status.owned else None
+        if preset is not None:
+            try:
+                return facts_for_spec(preset.server, card)
+            except VtopError as error:
+                return ServerFacts(card=card, why_no_setup=error.what)
+        model = view.status.model or (view.engine.model_name if view.engine else "")
+        shape = known_shape(model)
+        if shape is None:
+            return ServerFacts(card=card, why_no_setup=f"the shape of {model or 'this model'} is not known")
+        return ServerFacts(setup=Setup(shape), card=card)
+
+    def _card(self, view: ServerView, gpus: Sequence[GpuReading]) -> Card | None:
+        wanted = view.status.gpu_uuids
+        own = [gpu for gpu in gpus if wanted is not None and gpu.uuid in wanted]
+        if not own and wanted is None and len(gpus) == 1:
+            own = list(gpus)
+        return find_card(own[0].name) if own else None
+
+    def _client_limit(self, view: ServerView) -> str:
+        progress = self._load_progress()
+        if progress is None or progress.state != "running" or not progress.client_bound:
+            return ""
+        if progress.request.url.rstrip("/") != view.status.url.rstrip("/"):
+            return ""
+        return "the load test's own client is the limit"

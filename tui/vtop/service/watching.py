@@ -1,0 +1,208 @@
+"""What is watched: vtop's own servers, those of others, the GPUs; and the hub that reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import psutil
+
+from vtop.clock import Clock
+from vtop.hardware import find_card
+from vtop.servers.discovery import SCAN_EVERY_S, Discovery
+from vtop.servers.status import ServerState, ServerStatus
+from vtop.servers.supervisor import Supervisor
+from vtop.service.options import ServiceOptions
+from vtop.telemetry.gpu.dcgm import DcgmExporter, DcgmOverlay
+from vtop.telemetry.gpu.estimating import EstimatingSource
+from vtop.telemetry.gpu.matching import match_gpus
+from vtop.telemetry.gpu.nvml import NvmlSource
+from vtop.telemetry.gpu.simulated import SimulatedGpuSource
+from vtop.telemetry.gpu.source import GpuFrame, GpuSource
+from vtop.telemetry.host import HostSource
+from vtop.telemetry.hub import Hub, Judge
+from vtop.telemetry.scrape import ServerAccess
+from vtop.telemetry.snapshot import Snapshot
+
+_log = logging.getLogger(__name__)
+_LIVE = {ServerState.STARTING, ServerState.READY, ServerState.DEGRADED}
+
+
+class Watch:
+    """Who is watched. Foreign servers are looked for every ten seconds, in the background."""
+
+    def __init__(self, options: ServiceOptions, supervisor: Supervisor, snapshot: Callable[[], Snapshot | None]) -> None:
+        self._options = options
+        self._supervisor = supervisor
+        self._snapshot = snapshot
+        self._foreign: tuple[ServerStatus, ...] = ()
+        self._discovery: Discovery | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._matched: dict[tuple[str, int | None], tuple[tuple[str, ...] | None, str]] = {}
+
+    async def open(self) -> None:
+        """Looks once for servers of others, then keeps looking."""
+        if not (self._options.urls or self._options.discover):
+            return
+        keys = {url: self._options.api_key for url in self._options.urls if self._options.api_key}
+        self._discovery = Discovery(urls=self._options.urls, api_keys=keys, processes=self._options.discover)
+        await self._look()
+        self._task = asyncio.create_task(self._keep_looking())
+
+    async def close(self) -> None:
+        """Stops looking."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._discovery is not None:
+            await self._discovery.close()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(SCAN_EVERY_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        assert self._discovery is not None
+        try:
+            self._foreign = await self._discovery.scan(self._supervisor.statuses())
+        except Exception:
+            _log.exception("looking for servers failed")
+
+    def statuses(self) -> tuple[ServerStatus, ...]:
+        """All servers: vtop's own first."""
+        own = self._supervisor.statuses()
+        taken = {status.name for status in own}
+        ports = {(s.host, s.port) for s in own if s.state in _LIVE}
+        foreign = [s for s in self._foreign if s.name not in taken and (s.host, s.port) not in ports]
+        return tuple(self._with_gpus(status) for status in (*own, *foreign))
+
+    def gpu_frame(self) -> GpuFrame | None:
+        """The newest GPU readings of this machine, or None where there are none yet."""
+        snapshot = self._snapshot()
+        if snapshot is None or not snapshot.gpus or snapshot.gpu_status.simulated:
+            return None
+        return GpuFrame(snapshot.gpu_status, snapshot.gpus)
+
+    def _with_gpus(self, status: ServerStatus) -> ServerStatus:
+        """The GPUs of a server whose start did not say: by the driver's process list, or its own environment."""
+        frame = self.gpu_frame()
+        if status.gpu_uuids is not None or status.simulated or frame is None or not status.pids:
+            return status
+        key = (status.name, status.pid)
+        known = self._matched.get(key)
+        if known is None or known[0] is None:
+            visible, order = _cuda_environment(status.pid)
+            match = match_gpus(visible, order, frame.gpus, status.pids)
+            known = (match.uuids, match.reason)
+            self._matched[key] = known
+        return replace(status, gpu_uuids=known[0], gpu_reason=known[1])
+
+
+def _cuda_environment(pid: int | None) -> tuple[str | None, str | None]:
+    try:
+        environ = psutil.Process(pid).environ() if pid is not None else {}
+    except (psutil.Error, OSError):
+        environ = {}
+    return environ.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_DEVICE_ORDER")
+
+
+class SwitchingSource:
+    """The machine's own GPUs; the simulated one while only simulated servers run and the machine has none."""
+
+    def __init__(self, real: GpuSource, simulated: GpuSource, any_simulated: Callable[[], bool]) -> None:
+        self._real = real
+        self._simulated = simulated
+        self._any_simulated = any_simulated
+
+    def open(self) -> None:
+        """See `GpuSource.open`."""
+        self._real.open()
+        self._simulated.open()
+
+    def read(self) -> GpuFrame:
+        """See `GpuSource.read`."""
+        frame = self._real.read()
+        return frame if frame.gpus or not self._any_simulated() else self._simulated.read()
+
+    def close(self) -> None:
+        """See `GpuSource.close`."""
+        self._real.close()
+        self._simulated.close()
+
+
+def make_source(options: ServiceOptions, clock: Clock, watch: Watch, snapshot: Callable[[], Snapshot | None]) -> GpuSource:
+    """The GPU readings that these options ask for."""
+
+    def simulated_urls() -> list[str]:
+        return [s.url for s in watch.statuses() if s.simulated and s.role != "router" and s.state in _LIVE]
+
+    simulated = SimulatedGpuSource(simulated_urls, options.gpu)
+    if options.simulated:
+        return simulated
+    override = options.peak_bytes_per_s
+    real: GpuSource = NvmlSource(clock, {"*": override} if override else None)
+    if options.dcgm_url:
+        real = DcgmOverlay(real, DcgmExporter(options.dcgm_url, clock))
+
+    def peak(name: str) -> tuple[float, str] | None:
+        if override:
+            return override, "user"
+        card = find_card(name)
+        return None if card is None else (card.bandwidth_bytes_per_s, "datasheet")
+
+    real = EstimatingSource(real, lambda: counted_bytes(snapshot()), clock, peak)
+    return SwitchingSource(real, simulated, lambda: bool(simulated_urls()))
+
+
+def counted_bytes(snapshot: Snapshot | None) -> Mapping[str, tuple[float, float]]:
+    """UUID -> (read, written) bytes a second by vLLM's counters, of all servers on that GPU together."""
+    sums: dict[str, tuple[float, float]] = {}
+    for view in snapshot.servers if snapshot is not None else ():
+        engine = view.engine
+        if engine is None or engine.read_bytes_per_s is None or engine.write_bytes_per_s is None:
+            continue
+        for uuid in view.status.gpu_uuids or ():
+            read, written = sums.get(uuid, (0.0, 0.0))
+            sums[uuid] = (read + engine.read_bytes_per_s, written + engine.write_bytes_per_s)
+    return sums
+
+
+def access_to(options: ServiceOptions, supervisor: Supervisor) -> Callable[[ServerStatus], ServerAccess | None]:
+    """Key and certificates of each server, by reference."""
+
+    def access(status: ServerStatus) -> ServerAccess | None:
+        if status.owned:
+            reference = None
+            with contextlib.suppress(Exception):
+                reference = supervisor.api_key_reference(status.name)
+            return ServerAccess(reference) if reference else None
+        if options.api_key or options.ca_file:
+            return ServerAccess(options.api_key, options.ca_file)
+        return None
+
+    return access
+
+
+def make_hub(options: ServiceOptions, clock: Clock, watch: Watch, supervisor: Supervisor, judge: Judge) -> Hub:
+    """The hub over everything that is watched."""
+    hubs: list[Hub] = []
+
+    def newest() -> Snapshot | None:
+        return hubs[0].snapshot() if hubs else None
+
+    hub = Hub(
+        clock=clock,
+        gpu_source=make_source(options, clock, watch, newest),
+        host_source=HostSource(),
+        server_statuses=watch.statuses,
+        verdict=judge,
+        interval_s=options.interval_s,
+        window_s=options.window_s,
+        access=access_to(options, supervisor),
+    )
+    hubs.append(hub)
+    return hub
+

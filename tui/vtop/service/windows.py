@@ -1,0 +1,203 @@
+"""What server and GPU did during a load test: their own numbers over the test's clock, and the timeline beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from vtop.clock import Clock
+from vtop.load.progress import LoadProgress, LoadRequest
+from vtop.load.runner import LoadRunner
+from vtop.telemetry.scrape import Poller, ServerAccess
+from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
+from vtop.vllm.reading import EngineReading, Latency
+
+THERMAL = "thermal"
+"""Part of the words of every throttle reason that has to do with heat."""
+_NEVER_TRIMMED_S = 1e9
+
+
+def _mean(latency: Latency | None) -> float | None:
+    return None if latency is None or latency.age_s else latency.mean_s
+
+
+def server_numbers(engine: EngineReading) -> dict[str, float | None]:
+    """The numbers of one window under the names that results use; unknown is None."""
+    speculation = engine.speculation
+    tokens = engine.generation_tokens_per_s
+    return {
+        "window_s": engine.window_s,
+        "ttft_mean_s": _mean(engine.ttft),
+        "tpot_mean_s": _mean(engine.tpot),
+        "itl_mean_s": _mean(engine.itl),
+        "e2e_mean_s": _mean(engine.e2e),
+        "queue_mean_s": _mean(engine.queue),
+        "prefill_mean_s": _mean(engine.prefill),
+        "generation_tokens": None if tokens is None else tokens * engine.window_s,
+        "tokens_per_step": engine.tokens_per_step,
+        "prefix_hit_rate": engine.prefix_hit_rate,
+        "prompt_computed_share": engine.prompt_computed_share,
+        "prompt_transferred_share": engine.prompt_transferred_share,
+        "acceptance": None if speculation is None else speculation.acceptance,
+        "acceptance_length": None if speculation is None else speculation.mean_length,
+        "preemptions": engine.preemptions,
+        "kv_capacity_tokens": engine.kv_capacity_tokens,
+    }
+
+
+def timeline_row(view: ServerView | None, gpus: Sequence[GpuReading]) -> dict[str, Any]:
+    """One row of the timeline: the server's live values and each GPU's."""
+    row: dict[str, Any] = {}
+    if view is not None and view.engine is not None:
+        engine = view.engine
+        row |= {
+            "running": engine.running,
+            "waiting": engine.waiting,
+            "kv_usage": engine.kv_usage,
+            "generation_tokens_per_s": engine.generation_tokens_per_s,
+            "ttft_mean_s": _mean(engine.ttft),
+            "tpot_mean_s": _mean(engine.tpot),
+            "prefix_hit_rate": engine.prefix_hit_rate,
+        }
+    for gpu in gpus:
+        prefix = f"gpu{gpu.index}_"
+        row |= {
+            f"{prefix}bandwidth_percent": gpu.bandwidth.percent if gpu.bandwidth else None,
+            f"{prefix}bandwidth_source": gpu.bandwidth.source if gpu.bandwidth else None,
+            f"{prefix}sm_percent": gpu.sm_percent,
+            f"{prefix}gpu_util_percent": gpu.gpu_util_percent,
+            f"{prefix}memory_used_bytes": gpu.memory_used_bytes,
+            f"{prefix}power_w": gpu.power_w,
+        }
+    return row
+
+
+class LoadWindows:
+    """Two looks at the server's page of its own, one when the clock starts and one when it ends; GPUs in between."""
+
+    def __init__(
+        self, clock: Clock, access: Callable[[str], ServerAccess | None], joules: Callable[..., float | None]
+    ) -> None:
+        self._clock = clock
+        self._access = access
+        self._joules = joules
+        self._request: LoadRequest | None = None
+        self._poller: Poller | None = None
+        self._first_look: asyncio.Task[bool] | None = None
+        self._started_s: float | None = None
+        self._seen: list[tuple[float, ServerView | None, tuple[GpuReading, ...]]] = []
+        self._loads: LoadRunner | None = None
+
+    def record_into(self, loads: LoadRunner) -> None:
+        """Follows the tests of this runner."""
+        self._loads = loads
+        loads.on_progress(self._progress)
+
+    def aim(self, request: LoadRequest) -> None:
+        """A test is about to start."""
+        self._request = request
+        self._seen = []
+        self._started_s = None
+        old, self._poller = self._poller, Poller(request.url, self._clock, _NEVER_TRIMMED_S, self._access(request.url))
+        if old is not None:
+            self._first_look = asyncio.ensure_future(self._swap(old))
+        elif request.warmup == 0:
+            # Without a warm-up nothing may come between the first look and the first request.
+            self._first_look = asyncio.ensure_future(self._poller.poll())
+
+    async def _swap(self, old: Poller) -> bool:
+        await old.close()
+        assert self._poller is not None
+        return await self._poller.poll() if self._request and self._request.warmup == 0 else False
+
+    async def looked(self) -> None:
+        """Waits for the look before a test without a warm-up."""
+        if self._first_look is not None:
+            await self._first_look
+
+    def _progress(self, progress: LoadProgress) -> None:
+        if progress.started_s is None or progress.started_s == self._started_s or self._poller is None:
+            return
+        self._started_s = progress.started_s
+        if self._request is not None and self._request.warmup != 0:
+            self._first_look = asyncio.ensure_future(self._poller.poll())
+
+    def take(self, snapshot: Snapshot) -> None:
+        """One snapshot of the hub: a row of the timeline while a test runs."""
+        if self._loads is None or not self._loads.running or self._request is None:
+            return
+        url = self._request.url.rstrip("/")
+        view = next((v for v in snapshot.servers if v.status.url.rstrip("/") == url), None)
+        gpus = own_gpus(view, snapshot.gpus)
+        self._seen.append((snapshot.at_s, view, gpus))
+        self._loads.record_timeline(snapshot.at_s, timeline_row(view, gpus))
+
+    async def read(self, start_s: float, end_s: float) -> Mapping[str, Any]:
+        """The context of a finished test: `server`, `gpu`, `fingerprint`."""
+        context: dict[str, Any] = {"server": await self._server(), "gpu": {}, "fingerprint": {}}
+        seen = [(at, view, gpus) for at, view, gpus in self._seen if start_s <= at <= end_s + 1.0]
+        views = [view for _, view, _ in seen if view is not None and view.engine is not None]
+        if views:
+            running = [v.engine.running for v in views if v.engine and v.engine.running is not None]
+            usage = [v.engine.kv_usage_max for v in views if v.engine and v.engine.kv_usage_max is not None]
+            context["server"] |= {
+                "running_max": max(running, default=None),
+                "kv_usage_max": max(usage, default=None),
+            }
+            context["fingerprint"]["vllm_version"] = views[-1].status.version
+            context["fingerprint"]["preset"] = views[-1].status.preset
+        frames = [gpus for _, _, gpus in seen if gpus]
+        if frames:
+            context["gpu"] = self._gpu(frames, start_s, end_s, context["server"])
+            context["fingerprint"]["gpu"] = sorted({gpu.name for gpu in frames[-1]})
+            context["fingerprint"]["gpu_uuid"] = sorted({gpu.uuid for gpu in frames[-1]})
+        return context
+
+    async def _server(self) -> dict[str, Any]:
+        if self._poller is None:
+            return {}
+        await self.looked()
+        await self._poller.poll()
+        engines = self._poller.engines
+        model = self._request.model if self._request else ""
+        engine = next((e for e in engines if e.model_name == model), engines[0] if engines else None)
+        return {} if engine is None else dict(server_numbers(engine))
+
+    def _gpu(
+        self, frames: Sequence[tuple[GpuReading, ...]], start_s: float, end_s: float, server: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        readings = [gpu for frame in frames for gpu in frame]
+        sources = {gpu.bandwidth.source for gpu in readings if gpu.bandwidth is not None}
+        percents = [gpu.bandwidth.percent for gpu in readings if gpu.bandwidth and gpu.bandwidth.percent is not None]
+        numbers: dict[str, Any] = {
+            "power_mean_w": _average([gpu.power_w for gpu in readings]),
+            "gpu_util_percent": _average([gpu.gpu_util_percent for gpu in readings]),
+            "thermal_throttled_s": float(sum(any(THERMAL in r.lower() for g in f for r in g.throttle) for f in frames)),
+        }
+        if len(sources) == 1:
+            numbers["bandwidth_source"] = sources.pop()
+            numbers["bandwidth_percent"] = _average(percents)
+        joules = self._joules(sorted({gpu.uuid for gpu in frames[-1]}), start_s, end_s)
+        tokens = server.get("generation_tokens")
+        if joules is not None and tokens:
+            numbers["joules_per_token"] = joules / tokens
+        return numbers
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        if self._poller is not None:
+            await self._poller.close()
+
+
+def own_gpus(view: ServerView | None, gpus: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
+    """The GPUs of one server; all of them where there is only one and it cannot be known."""
+    wanted = view.status.gpu_uuids if view is not None else None
+    if wanted is None:
+        return gpus if len(gpus) == 1 else ()
+    return tuple(gpu for gpu in gpus if gpu.uuid in wanted)
+
+
+def _average(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
