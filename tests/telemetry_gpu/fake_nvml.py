@@ -178,6 +178,10 @@ class LoadedFakeNvml:
         """GPM samples that were not freed."""
         return int(self.lib.fakeNvmlLiveSamples())
 
+    def forget_leaks(self) -> None:
+        """Counts the samples no more that nobody could free, because somebody else shut NVML down."""
+        self.lib.fakeNvmlForgetLeaks()
+
     @property
     def live_event_sets(self) -> int:
         """Event sets that were not freed."""

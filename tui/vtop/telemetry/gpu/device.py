@@ -285,14 +285,14 @@ class Device:
         value = self.calls.ask("temperature_c", "nvmlDeviceGetTemperatureV", self.handle, 0)
         if value is None:  # drivers before 560 know only the older call
             value = self.calls.ask("temperature_c", "nvmlDeviceGetTemperature", self.handle, 0)
-        return plausible(number(value), -40, _MAX_CELSIUS)
+        return plausible(number(value), 0, _MAX_CELSIUS)
 
     def _memory_temperature(self) -> float | None:
         value = self._fields.get(counters.MEMORY_TEMPERATURE)
         if not value:  # GDDR boards answer 0 or nothing
             self.calls.missing["memory_temperature_c"] = "no sensor that the driver reads"
             return None
-        return plausible(value, -40, _MAX_CELSIUS)
+        return plausible(value, 0, _MAX_CELSIUS)
 
     def _clock_mhz(self, reading: str, kind: int) -> float | None:
         value = number(self.calls.ask(reading, "nvmlDeviceGetClockInfo", self.handle, kind))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from vtop.clock import Clock
+from vtop.clock import Clock, SystemClock
 from vtop.telemetry.gpu.device import Device
 from vtop.telemetry.gpu.memory import SystemMemory, system_memory
 from vtop.telemetry.gpu.mig import MigInstances
@@ -68,7 +68,7 @@ class NvmlSource:
     """See `GpuSource`.
 
     Args:
-        clock: ages, rates, retries.
+        clock: ages, rates, retries; the machine's own where None.
         peak_override_bytes_per_s: DRAM peaks by UUID or index (as text), or for all under `*`; they win.
         memory: the system's total and available bytes, for GPUs that share it.
         host_pids: whether the driver's pids are this namespace's; found out where None.
@@ -76,12 +76,12 @@ class NvmlSource:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: Clock | None = None,
         peak_override_bytes_per_s: Mapping[str, float] | None = None,
         memory: SystemMemory = system_memory,
         host_pids: bool | None = None,
     ) -> None:
-        self._clock = clock
+        self._clock: Clock = SystemClock() if clock is None else clock
         self._overrides = dict(peak_override_bytes_per_s or {})
         self._memory = memory
         self._names = ProcessNames(host_pids)
