@@ -49,8 +49,10 @@ def _add_watch(parser: argparse.ArgumentParser, nested: bool = False) -> None:
     """What to watch and how; nested under a verb it must not undo what stood before the verb."""
     if nested:
         parser.argument_default = argparse.SUPPRESS
-    urls = argparse.SUPPRESS if nested else []
-    parser.add_argument("--url", action="append", default=urls, metavar="URL", help="also watch this server (repeatable)")
+    urls: object = argparse.SUPPRESS if nested else []
+    parser.add_argument(
+        "--url", action="append", default=urls, metavar="URL", help="also watch this server (repeatable)"
+    )
     parser.add_argument("--api-key", metavar="REF", help="key of those servers: env:NAME or file:PATH")
     parser.add_argument("--ca-file", metavar="PEM", help="certificate authority for https servers")
     parser.add_argument("--dcgm-url", metavar="URL", help="an existing dcgm-exporter, for measured DRAM bandwidth")

@@ -98,9 +98,8 @@ class _Log:
                 continue
             self._said.add(key)
             speed = f"  {units.rate(step.output_tokens_per_s, 'tok/s')}" if step.output_tokens_per_s is not None else ""
-            note(
-                f"{units.elapsed(progress.elapsed_s):>7}  round {step.round}  {step.preset}: {step.state}{speed} {step.detail}".rstrip()
-            )
+            where = f"{units.elapsed(progress.elapsed_s):>7}  round {step.round}  {step.preset}"
+            note(f"{where}: {step.state}{speed} {step.detail}".rstrip())
 
 
 async def watch_compare(service: VtopService) -> CompareProgress:

@@ -14,7 +14,7 @@ from vtop.commands.session import options_from, with_service
 from vtop.commands.status import describe
 from vtop.contract import CompareRequest
 from vtop.load.progress import LoadRequest
-from vtop.load.summary import summary
+from vtop.load.summary import summary_text
 from vtop.service import ServiceOptions, VtopService
 
 PRESET = "baseline"
@@ -33,7 +33,7 @@ async def _story(service: VtopService) -> int:
         say(f"{name} is READY at {status.url} on a simulated {service.options.gpu}: SIMULATED")
         await service.start_load(LoadRequest(workload="demo", server=name))
         result = await watch_load(service)
-        say(summary(result))
+        say(summary_text(result))
         say(describe(service.snapshot()))
     finally:
         report = await service.stop_server(name)

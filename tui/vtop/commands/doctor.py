@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vtop import paths
+from vtop.clock import SystemClock
 from vtop.commands.console import note, say, say_json
 from vtop.commands.session import options_from, with_service
 from vtop.errors import VtopError
@@ -36,7 +37,7 @@ class Finding:
 
 
 def _gpu() -> Finding:
-    source = NvmlSource()
+    source = NvmlSource(SystemClock())
     source.open()
     try:
         frame = source.read()
@@ -47,7 +48,8 @@ def _gpu() -> Finding:
             "GPU", False, frame.status.message or "no GPU", "Without one: `vtop demo`, --sim, or a CPU build of vLLM."
         )
     sources = {gpu.bandwidth.source for gpu in frame.gpus if gpu.bandwidth is not None}
-    words = f"{len(frame.gpus)} x {frame.gpus[0].name}, driver {frame.status.driver}, bandwidth by {', '.join(sorted(sources)) or 'nothing yet'}"
+    measured = ", ".join(sorted(sources)) or "nothing yet"
+    words = f"{len(frame.gpus)} x {frame.gpus[0].name}, driver {frame.status.driver}, bandwidth by {measured}"
     return Finding("GPU", True, words)
 
 

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from vtop import units
+from vtop.clock import SystemClock
 from vtop.commands.console import say, say_json, table
 from vtop.errors import UsageError, VtopError
 from vtop.fit import FitReport, fit
@@ -24,7 +25,7 @@ def card_here() -> Card:
     Raises:
         UsageError: there is none, or vtop does not know it.
     """
-    source = NvmlSource()
+    source = NvmlSource(SystemClock())
     source.open()
     try:
         frame = source.read()
@@ -77,7 +78,7 @@ def describe(report: FitReport, arithmetic: bool) -> str:
                 (
                     "overhead",
                     units.gib(report.overhead_bytes),
-                    f"{units.gib(report.overhead_low_bytes)} to {units.gib(report.overhead_high_bytes)}: activations, graphs",
+                    f"{units.gib(report.overhead_low_bytes)} to {units.gib(report.overhead_high_bytes)}: buffers, graphs",
                 ),
                 ("of", units.gib(report.memory_bytes), "that vLLM may use"),
                 (

@@ -16,7 +16,7 @@ from vtop.commands.console import note, say, say_json, table
 from vtop.commands.session import options_from, with_service
 from vtop.errors import UsageError, VtopError
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
-from vtop.load.summary import progress_line, summary
+from vtop.load.summary import progress_line, summary_text
 from vtop.servers.status import ServerState
 from vtop.service import VtopService
 
@@ -170,7 +170,7 @@ def run_load(arguments: argparse.Namespace) -> int:
         if arguments.json:
             say_json(result_to_json(result))
         else:
-            say(summary(result))
+            say(summary_text(result))
         if not result.complete:
             return 130
         return 0 if result.comparable and result.completed > 0 else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from vtop.commands.console import say, say_json, table
 from vtop.results import store
@@ -43,8 +44,9 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 def run_import(arguments: argparse.Namespace) -> int:
     """Takes in somebody else's result file."""
-    result = import_file(arguments.file)
-    say(f"imported as {result.run_id}: {store.headline(result)}")
-    if result.definitions:
-        say(f"  {result.definitions}")
+    for run_id in import_file(Path(arguments.file)):
+        result = store.load_result(run_id)
+        say(f"imported as {run_id}: {store.headline(result)}")
+        if result.definitions:
+            say(f"  {result.definitions}")
     return 0

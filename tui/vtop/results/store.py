@@ -227,9 +227,9 @@ def _times_1000(value: float | None) -> float | None:
 
 
 def _add_speculation(document: dict[str, Any], server: Mapping[str, Any]) -> None:
-    if server.get("acceptance_rate") is None:
+    if server.get("acceptance") is None:
         return
-    document["spec_decode_acceptance_rate"] = server["acceptance_rate"] * 100
+    document["spec_decode_acceptance_rate"] = server["acceptance"] * 100
     for ours, theirs in (
         ("acceptance_length", "spec_decode_acceptance_length"),
         ("drafts", "spec_decode_num_drafts"),

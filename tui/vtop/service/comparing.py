@@ -32,6 +32,7 @@ class Comparisons:
         self._runner: CompareRunner | None = None
         self._request: CompareRequest | None = None
         self._first_prediction: float | None = None
+        self._ending: asyncio.Future[None] | None = None
 
     def _make(self, request: CompareRequest) -> CompareRunner:
         self._request = request
@@ -104,7 +105,7 @@ class Comparisons:
     async def close(self) -> None:
         """Ends it without waiting: the next vtop finds the server and the record, and can go on."""
         if self._runner is not None and self._runner.running:
-            asyncio.ensure_future(self._runner.stop())
+            self._ending = asyncio.ensure_future(self._runner.stop())
 
     # What the runner drives
 

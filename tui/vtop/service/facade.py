@@ -36,9 +36,13 @@ from vtop.service.fitting import fit_lines
 from vtop.service.judging import Judge
 from vtop.service.launching import Launch, Launcher
 from vtop.service.options import ServiceOptions
-from vtop.service.watching import Watch, make_hub
+from vtop.service.remembering import remember_preset
+from vtop.service.watching import Watch, access_to, make_hub
 from vtop.service.windows import LoadWindows
+from vtop.telemetry.scrape import ServerAccess
 from vtop.telemetry.snapshot import Snapshot
+from vtop.vllm.dialect import display
+from vtop.vllm.launch import LaunchCommand
 
 CLOSE_WITHIN_S = 0.3
 """Quitting never waits longer, whatever hangs."""
@@ -51,16 +55,23 @@ class VtopService:
         self.options = options or ServiceOptions()
         self._clock = clock or SystemClock()
         self.supervisor = Supervisor(clock=self._clock)
-        self._watch = Watch(self.options, self.supervisor)
+        self._watch = Watch(self.options, self.supervisor, lambda: self.hub.snapshot())
         self.launcher = Launcher(self.options, self._watch.gpu_frame)
-        judge = Judge(self.options, self.launcher, self.supervisor)
-        self.hub = make_hub(self.options, self._clock, self._watch, judge)
-        self._windows = LoadWindows(self.hub, judge)
+        judge = Judge(self.load_progress)
+        self.hub = make_hub(self.options, self._clock, self._watch, self.supervisor, judge)
+        self._windows = LoadWindows(self._clock, self._access, self.hub.joules)
         self._loads = LoadRunner(clock=self._clock, server_window=self._windows.read)
         self._windows.record_into(self._loads)
         self._comparisons = Comparisons(self)
         self.supervisor.before_stop.append(self._release)
         self._unsubscribe: Callable[[], None] | None = None
+        self._commands: dict[str, tuple[LaunchCommand, ...]] = {}
+
+    def _access(self, url: str) -> ServerAccess | None:
+        for status in self._watch.statuses():
+            if status.url.rstrip("/") == url.rstrip("/"):
+                return access_to(self.options, self.supervisor)(status)
+        return ServerAccess(self.options.api_key, self.options.ca_file)
 
     @property
     def readonly(self) -> bool:
@@ -85,7 +96,13 @@ class VtopService:
         """See `contract.Service`."""
         if self._unsubscribe is not None:
             self._unsubscribe()
-        parts = (self._comparisons.close(), self._loads.close(), self.hub.close(), self._watch.close())
+        parts = (
+            self._comparisons.close(),
+            self._loads.close(),
+            self._windows.close(),
+            self.hub.close(),
+            self._watch.close(),
+        )
         tasks = [asyncio.ensure_future(part) for part in (*parts, self.supervisor.close())]
         _, late = await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
         for task in late:
@@ -110,6 +127,10 @@ class VtopService:
         catalog = self.launcher.catalog()
         problems = [PresetProblem(file=p.file, what=p.what, remedy=p.remedy) for p in catalog.problems]
         return tuple(catalog.presets.values()), problems
+
+    def statuses(self) -> tuple[ServerStatus, ...]:
+        """All servers now: vtop's own, then those of others."""
+        return self._watch.statuses()
 
     def known(self, name: str) -> ServerStatus:
         """A server by its name.
@@ -154,7 +175,24 @@ class VtopService:
         name = name or preset
         launch = await asyncio.to_thread(self._prepare, preset, overrides, name, **choices)
         await self.supervisor.start(name, preset, launch.commands)
+        remember_preset(name, launch.preset)
+        self._commands[name] = launch.commands
         return name
+
+    def command_of(self, name: str) -> tuple[str, ...]:
+        """How a server of this vtop was started, in words; empty where that is not known."""
+        return tuple(display(command) for command in self._commands.get(name, ()))
+
+    def command_lines(
+        self, preset: str, overrides: Mapping[str, str] | None = None, name: str | None = None, **choices: Any
+    ) -> tuple[str, ...]:
+        """What a start would run, as a shell would take it.
+
+        Raises:
+            VtopError: it cannot be started.
+        """
+        launch = self._prepare(preset, overrides, name or preset, **choices)
+        return tuple(display(command) for command in launch.commands)
 
     async def stop_server(self, name: str) -> StopReport:
         """See `contract.Service`."""
@@ -206,7 +244,8 @@ class VtopService:
             url=request.url or status.url,
             model=request.model or status.model or "",
             simulated=status.simulated,
-            api_key=request.api_key or (self.options.api_key if not status.owned else None),
+            api_key=request.api_key
+            or (self.supervisor.api_key_reference(status.name) if status.owned else self.options.api_key),
         )
 
     def _is_simulated(self, url: str) -> bool:
@@ -217,7 +256,12 @@ class VtopService:
         self._may_change()
         aimed = self.aim(request)
         self._windows.aim(aimed)
+        await self._windows.looked()
         return await self._loads.start(aimed)
+
+    def follow_load(self, callback: Callable[[LoadProgress], None]) -> Callable[[], None]:
+        """Calls back with each new state of load tests; returns the way to stop it."""
+        return self._loads.on_progress(callback)
 
     def load_progress(self) -> LoadProgress | None:
         """See `contract.Service`."""

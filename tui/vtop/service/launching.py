@@ -126,28 +126,23 @@ class Launcher:
         """CUDA indices for the child, UUIDs for matching, and what to say about the choice."""
         wanted = preset.server.gpus
         frame = self._gpu_frame()
-        if installation is not None and installation.device == "cpu":
-            return None, None, ()
         gpus = frame.gpus if frame is not None else ()
+        if wanted is None or (installation is not None and installation.device == "cpu"):
+            return None, None, ()
         if isinstance(wanted, list):
             by_index = {gpu.index: gpu.uuid for gpu in gpus}
             uuids = tuple(by_index.get(g, "") if isinstance(g, int) else g for g in wanted)
             return tuple(str(g) for g in wanted), (uuids if all(uuids) else None), ()
-        if wanted is None or not gpus or frame is None:
+        if not gpus:
             return None, None, ()
-        picked = free_gpus(frame, wanted)
-        if len(picked) < wanted:
-            raise VtopError(
-                f"the preset wants {wanted} GPUs, this machine has {len(gpus)}",
-                f"--set gpus={len(gpus)} --set tensor_parallel={len(gpus)}, or name them: --set gpus=[0]",
-            )
-        return (
-            tuple(str(gpu.index) for gpu in picked),
-            tuple(gpu.uuid for gpu in picked),
-            (
-                f"GPU {', '.join(str(gpu.index) for gpu in picked)}: the {'freest' if len(gpus) > wanted else 'only'} here",
-            ),
-        )
+        count = wanted
+        share = preset.server.gpu_memory_utilization or 0.9
+        choice = free_gpus(gpus, count, share)
+        if choice.uuids is None:
+            raise VtopError(choice.reason, "Free memory, lower gpu_memory_utilization, or name GPUs: --set gpus=[0]")
+        # NVML counts in PCI order, and so does CUDA with the order that the child is given.
+        indices = tuple(str(gpu.index) for uuid in choice.uuids for gpu in gpus if gpu.uuid == uuid)
+        return indices, choice.uuids, (choice.reason,)
 
     def card(self) -> Card | None:
         """The card that a new server would run on."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import httpx
 import psutil
 
+from vtop import secrets
 from vtop.clock import Clock
+from vtop.errors import UsageError
 from vtop.hardware import find_card
 from vtop.servers.discovery import SCAN_EVERY_S, Discovery
 from vtop.servers.status import ServerState, ServerStatus
@@ -34,12 +38,15 @@ _LIVE = {ServerState.STARTING, ServerState.READY, ServerState.DEGRADED}
 class Watch:
     """Who is watched. Foreign servers are looked for every ten seconds, in the background."""
 
-    def __init__(self, options: ServiceOptions, supervisor: Supervisor, snapshot: Callable[[], Snapshot | None]) -> None:
+    def __init__(
+        self, options: ServiceOptions, supervisor: Supervisor, snapshot: Callable[[], Snapshot | None]
+    ) -> None:
         self._options = options
         self._supervisor = supervisor
         self._snapshot = snapshot
         self._foreign: tuple[ServerStatus, ...] = ()
         self._discovery: Discovery | None = None
+        self._client: httpx.AsyncClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._matched: dict[tuple[str, int | None], tuple[tuple[str, ...] | None, str]] = {}
 
@@ -47,8 +54,14 @@ class Watch:
         """Looks once for servers of others, then keeps looking."""
         if not (self._options.urls or self._options.discover):
             return
-        keys = {url: self._options.api_key for url in self._options.urls if self._options.api_key}
-        self._discovery = Discovery(urls=self._options.urls, api_keys=keys, processes=self._options.discover)
+        self._client = httpx.AsyncClient(verify=client_certificates(self._options.ca_file))
+        key = secrets.resolve(self._options.api_key)
+        self._discovery = Discovery(
+            self._client,
+            self._options.urls,
+            processes=self._options.discover,
+            keys={url.rstrip("/"): key for url in self._options.urls},
+        )
         await self._look()
         self._task = asyncio.create_task(self._keep_looking())
 
@@ -56,8 +69,8 @@ class Watch:
         """Stops looking."""
         if self._task is not None:
             self._task.cancel()
-        if self._discovery is not None:
-            await self._discovery.close()
+        if self._client is not None:
+            await self._client.aclose()
 
     async def _keep_looking(self) -> None:
         while True:
@@ -101,6 +114,20 @@ class Watch:
         return replace(status, gpu_uuids=known[0], gpu_reason=known[1])
 
 
+def client_certificates(ca_file: str | None) -> ssl.SSLContext | bool:
+    """What https servers are checked against.
+
+    Raises:
+        UsageError: the file holds no certificates.
+    """
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"cannot use {ca_file} as certificate authority: {error}", "Give a PEM file.") from error
+
+
 def _cuda_environment(pid: int | None) -> tuple[str | None, str | None]:
     try:
         environ = psutil.Process(pid).environ() if pid is not None else {}
@@ -133,7 +160,9 @@ class SwitchingSource:
         self._simulated.close()
 
 
-def make_source(options: ServiceOptions, clock: Clock, watch: Watch, snapshot: Callable[[], Snapshot | None]) -> GpuSource:
+def make_source(
+    options: ServiceOptions, clock: Clock, watch: Watch, snapshot: Callable[[], Snapshot | None]
+) -> GpuSource:
     """The GPU readings that these options ask for."""
 
     def simulated_urls() -> list[str]:
@@ -205,4 +234,3 @@ def make_hub(options: ServiceOptions, clock: Clock, watch: Watch, supervisor: Su
     )
     hubs.append(hub)
     return hub
-

@@ -188,6 +188,10 @@ class Hub:
         """Adds an event that another part of vtop knows of (a load test began)."""
         self._events.append(event)
 
+    def joules(self, uuids: Sequence[str], start_s: float, end_s: float) -> float | None:
+        """Energy of these GPUs between two moments (monotonic); None where a reading is missing."""
+        return self._energy.joules(uuids, start_s, end_s)
+
     async def once(self, window_s: float) -> Snapshot:
         """One snapshot over a window, without `open`: two looks, the window apart; then everything is closed.
 
