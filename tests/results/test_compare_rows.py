@@ -289,6 +289,22 @@ def test_prefix_caching_that_cannot_help_says_why() -> None:
     assert any("share nothing" in note and "workload `prefix`" in note for note in row.notes)
 
 
+def test_a_change_of_another_preset_than_the_first_is_also_held_against_that_one() -> None:
+    """Against one request at a time everything is faster; what caching itself brings shows beside the baseline."""
+    rows = compare_rows(
+        [
+            configuration("sequential", *three(120)),
+            configuration("baseline", *three(610)),
+            configuration("prefix-caching", *three(611), facts=ConfigurationFacts(compare_with="baseline")),
+            configuration("awq", *three(700), facts=ConfigurationFacts(compare_with="not-here")),
+        ]
+    )
+    assert (rows[2].verdict, rows[2].beside) == ("faster", "baseline")
+    assert rows[2].beside_ratio == pytest.approx(611 / 610)
+    assert rows[2].beside_verdict.startswith("no difference seen")
+    assert rows[1].beside == rows[3].beside == ""
+
+
 def test_speculation_names_its_acceptance() -> None:
     facts = ConfigurationFacts(speculative=True)
     low = against(

@@ -35,7 +35,9 @@ def a_comparison(simulated: bool = False, **changes: Any) -> ComparisonRecord:
         for number in (1, 2, 3)
     ]
     facts = {
-        "prefix-caching": ConfigurationFacts(prefix_caching=True, kv_capacity_tokens=432_816, weights_bytes=15.2e9),
+        "prefix-caching": ConfigurationFacts(
+            compare_with="baseline", prefix_caching=True, kv_capacity_tokens=432_816, weights_bytes=15.2e9
+        ),
         "spec-ngram": ConfigurationFacts(speculative=True, predicted_ratio=7.0),
     }
     rows = compare_rows(
@@ -109,7 +111,11 @@ def test_the_markdown_table_of_a_comparison() -> None:
     line = next(line for line in text.splitlines() if line.startswith("| spec-ngram"))
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:4] == ["spec-ngram", "899", "7.42x", "7.42 to 7.42x"]
-    assert cells[-1] == "faster"
+    assert cells[4] == "faster"
+    assert (
+        "prefix-caching: 618 tok/s, 5.10x (5.10 to 5.10x): faster; against baseline 1.00x: no difference seen" in text
+    )
+    assert "\n\n\n" not in text
     assert "vtop compare sequential baseline prefix-caching spec-ngram --workload chat --repeats 3" in text
     assert "seed 4711" in text
     assert "SIMULATED" not in text

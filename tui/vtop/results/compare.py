@@ -42,7 +42,15 @@ def compare_rows(configurations: Sequence[Configuration], drift: str = "") -> tu
         drift: why the first configuration's own runs show that conditions changed; "" where they do not. It makes every
             row not comparable.
     """
-    return tuple(_row(configurations[0], configuration, drift) for configuration in configurations)
+    by_preset = {configuration.preset: configuration for configuration in configurations}
+    rows = []
+    for configuration in configurations:
+        row = _row(configurations[0], configuration, drift)
+        beside = by_preset.get(configuration.facts.compare_with or "")
+        if beside is not None and beside is not configurations[0] and beside is not configuration:
+            row = _held_beside(row, _row(beside, configuration, drift), beside.preset)
+        rows.append(row)
+    return tuple(rows)
 
 
 def drift_between(runs: Sequence[LoadResult], check: LoadResult) -> str:
@@ -108,7 +116,9 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
         bandwidth_source=_source(runs),
         joules_per_token=_mean(runs, _joules_per_token),
         prefix_hit_rate=_plain_mean(runs, prefix_hits),
-        acceptance=_plain_mean(runs, lambda run: _number(run.server.get("acceptance"))),
+        acceptance=_plain_mean(
+            runs, lambda run: _number(run.server.get("acceptance", run.server.get("acceptance_rate")))
+        ),
         kv_capacity_tokens=own.facts.kv_capacity_tokens,
         weights_bytes=own.facts.weights_bytes,
         failed=sum(run.failed for run in own.runs.values()),
@@ -126,6 +136,18 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
     )
     notes += explain(row, own.facts, runs[0].request.workload if runs else "")
     return replace(row, notes=tuple(notes))
+
+
+def _held_beside(row: CompareRow, against: CompareRow, preset: str) -> CompareRow:
+    """The row, with its comparison against the configuration of which it is a change."""
+    return replace(
+        row,
+        beside=preset,
+        beside_ratio=against.ratio,
+        beside_low=against.ratio_low,
+        beside_high=against.ratio_high,
+        beside_verdict=against.verdict,
+    )
 
 
 def _verdict(interval: _Ratio, reasons: Sequence[str], first: bool, *, higher_is_better: bool) -> str:

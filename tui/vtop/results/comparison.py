@@ -91,6 +91,13 @@ class CompareRow:
     tpot_ratio_high: float | None = None
     version: str | None = None
     """vLLM's version."""
+    beside: str = ""
+    """The row of which this one is a change (a preset's `compare_with`), where that is not the first row."""
+    beside_ratio: float | None = None
+    """Output tokens/s against that row, with its interval and verdict."""
+    beside_low: float | None = None
+    beside_high: float | None = None
+    beside_verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +125,8 @@ class ConfigurationFacts:
     prefix_caching: bool | None = None
     speculative: bool = False
     optimization: str = "none"
+    compare_with: str | None = None
+    """The preset of which this one is a change."""
     kv_capacity_tokens: float | None = None
     weights_bytes: float | None = None
     predicted_ratio: float | None = None

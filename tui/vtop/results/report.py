@@ -38,7 +38,7 @@ def render(subjects: Sequence[Subject], form: str) -> str:
     if not subjects:
         raise UsageError("there is nothing to report", "Name at least one run: vtop runs lists them.")
     if form == "md":
-        return "\n".join(map(_markdown, _all_blocks(subjects))).strip() + "\n"
+        return "\n".join(text for block in _all_blocks(subjects) if (text := _markdown(block)))
     if form == "html":
         from vtop.results.report_html import page
 
@@ -89,17 +89,16 @@ def _document(subject: Subject) -> dict[str, Any]:
 def _markdown(block: Block) -> str:
     match block:
         case Heading(text, level):
-            return f"\n{'#' * level} {_cell(text)}\n"
+            return f"{'#' * level} {_cell(text)}\n"
         case Text(text, loud):
-            return f"\n**{_cell(text)}**\n" if loud else f"\n{_cell(text)}\n"
+            return f"**{_cell(text)}**\n" if loud else f"{_cell(text)}\n"
         case Bullets(items):
-            return "\n" + "\n".join(f"- {_cell(item)}" for item in items) + "\n"
+            return "".join(f"- {_cell(item)}\n" for item in items)
         case Command(text):
-            return f"\n```sh\n{text}\n```\n"
+            return f"```sh\n{text}\n```\n"
         case Table(headers, rows, wide):
             rule = ["---" if index in (0, *wide) else "---:" for index in range(len(headers))]
-            lines = [headers, rule, *rows]
-            return "\n" + "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines) + "\n"
+            return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in (headers, rule, *rows))
         case Bars() | Lines():
             return ""
 

@@ -53,7 +53,10 @@ def _sentence(row: CompareRow) -> str:
     speed = units.rate(row.output_tokens_per_s, "tok/s")
     if row.verdict == "first row":
         return f"{row.preset}: {speed}, the first row"
-    return f"{row.preset}: {speed}, {_times(row.ratio)} ({_interval(row.ratio_low, row.ratio_high)}): {row.verdict}"
+    said = f"{row.preset}: {speed}, {_times(row.ratio)} ({_interval(row.ratio_low, row.ratio_high)}): {row.verdict}"
+    if row.beside:
+        said += f"; against {row.beside} {_times(row.beside_ratio)}: {row.beside_verdict}"
+    return said
 
 
 def _times(ratio: float | None) -> str:
@@ -65,8 +68,8 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _main_table(rows: tuple[CompareRow, ...]) -> Table:
-    headers = ("configuration", "output tok/s", "x", "95 % interval", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95",
-               "E2E mean", "E2E P95", "failed", "runs", "verdict")  # fmt: skip
+    headers = ("configuration", "output tok/s", "x", "95 % interval", "verdict", "TTFT p50", "TTFT p95", "TPOT p50",
+               "TPOT p95", "E2E mean", "E2E P95", "failed", "runs")  # fmt: skip
     return Table(
         headers,
         tuple(
@@ -75,15 +78,15 @@ def _main_table(rows: tuple[CompareRow, ...]) -> Table:
                 units.significant(row.output_tokens_per_s),
                 _times(row.ratio),
                 _interval(row.ratio_low, row.ratio_high),
+                row.verdict + (f"; against {row.beside}: {row.beside_verdict}" if row.beside else ""),
                 *map(units.duration, (row.ttft_p50_s, row.ttft_p95_s, row.tpot_p50_s, row.tpot_p95_s, row.e2e_mean_s,
                                       row.e2e_p95_s)),
                 units.count(row.failed),
                 units.count(row.runs),
-                row.verdict,
             )
             for row in rows
         ),
-        wide=(12,),
+        wide=(4,),
     )  # fmt: skip
 
 

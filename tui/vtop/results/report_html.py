@@ -16,7 +16,7 @@ _STYLE = """
 --loudpaper:#fff4e8}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--dim:#9aa3ad;--paper:#15181c;--rule:#353b42;--band:#1d2126;
 --loud:#fdba74;--loudpaper:#33230f}}
-body{margin:2rem auto;max-width:72rem;padding:0 1rem;background:var(--paper);color:var(--ink);
+body{margin:2rem auto;max-width:84rem;padding:0 1rem;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
 .wrap{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
