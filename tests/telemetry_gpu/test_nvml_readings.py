@@ -133,6 +133,13 @@ def test_support_that_is_only_claimed_is_no_support(nvml: LoadedFakeNvml, clock:
     source.close()
 
 
+def test_a_dram_metric_that_never_answers_gives_way_to_busy_time(nvml: LoadedFakeNvml, clock: FakeClock) -> None:
+    nvml.say([board(0, H100, gpm__10__ret=3)], gpm_min_ms=0)
+    sources = [frame.gpus[0].bandwidth.source for frame in frames(clock, count=15) if frame.gpus[0].bandwidth]
+    assert sources[1] == "gpm" and sources[-1] == "busy"
+    assert reading(clock).sm_percent == 91.5, "the other metrics stay"
+
+
 def test_bytes_only_at_full_memory_clock(nvml: LoadedFakeNvml, clock: FakeClock) -> None:
     nvml.say([board(0, H100, clock_mem=1300)], gpm_min_ms=0)
     gpu = reading(clock)

@@ -26,6 +26,9 @@ PCIE_WINDOW_CALL_S = 10.0
 FULL_CLOCK_SHARE = 0.9
 """Below it a percentage of the DRAM's peak is not turned into bytes: of which clock, nobody has documented."""
 
+SILENT_UNTIL_ABSENT = 10
+"""Samples without a DRAM figure, after which a board is taken to have none."""
+
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _UNCORRECTED, _SINCE_DRIVER_LOAD = 1, 0
 _VGPU = 2
@@ -105,6 +108,7 @@ class Device:
         self.calls.shared = self._vgpu
         self._gpm: Gpm | None = None
         self._gpm_probed_s = -math.inf
+        self._dram_silent = 0
         self._seldom = _Seldom()
         self._seldom_s = -math.inf
         self._second_s = -math.inf
@@ -231,11 +235,13 @@ class Device:
     def _bandwidth(self, reading: GpuReading, values: dict[int, float], missing: dict[str, str]) -> Bandwidth:
         peak = self._seldom.peak
         peak_bytes, peak_source = (peak.bytes_per_s, peak.source) if peak is not None else (None, "")
-        if not self.gpm_live():
+        percent = gpm_percent(values, gpm.DRAM_BW_UTIL)
+        # Sampling may work while this one metric never does; then the share of time is all there is.
+        self._dram_silent = 0 if percent is not None else self._dram_silent + bool(values)
+        if not self.gpm_live() or self._dram_silent >= SILENT_UNTIL_ABSENT:
             if reading.mem_busy_percent is None:
                 missing["bandwidth"] = missing.get("mem_busy_percent", "not reported")
             return Bandwidth("busy", reading.mem_busy_percent, None, peak_bytes, peak_source)
-        percent = gpm_percent(values, gpm.DRAM_BW_UTIL)
         if percent is None:
             missing["bandwidth"] = "needs two samples"
         bytes_per_s: float | None = None

@@ -12,7 +12,7 @@ from vtop.clock import Clock
 from vtop.telemetry.gpu.nvml_calls import handle_address
 from vtop.telemetry.snapshot import Event
 
-_WAIT_MS = 200
+_WAIT_MS = 100
 """Short, because the thread must be over before NVML is shut down, and quitting must not wait."""
 _PAUSE_S = 1.0
 _JOIN_S = 5.0
