@@ -12,7 +12,7 @@ from vtop.errors import VtopError
 from vtop.presets import Preset, ServerSpec
 from vtop.sim.gpu import simulated_uuid
 from vtop.sim.machine import StartFailure, default_limits, find_machine_card, resolve_setup
-from vtop.sim.options import FAULTS, Options
+from vtop.sim.options import FAULTS, Options, parse
 from vtop.vllm.launch import LaunchCommand
 
 VERSION = "0.33.0 simulated"
@@ -148,6 +148,8 @@ def _command(
     spec: ServerSpec, memory_bytes: int, argv: list[str], port: int, indices: tuple[int, ...], role: str = ""
 ) -> LaunchCommand:
     batched, seqs = default_limits(memory_bytes)
+    # `[server.args]` may set what the spec's own fields leave open, so the finished command line decides.
+    options = parse(argv[3:])
     ignored = sorted(set(spec.args) - _KNOWN_ARGS)
     notes = [f"simulated: --{key} has no effect" for key in ignored]
     if spec.speculative is not None and spec.speculative.method not in {"ngram", "suffix"}:
@@ -164,9 +166,9 @@ def _command(
         simulated=True,
         shutdown_timeout_s=spec.shutdown_timeout_s or 0.0,
         ready_timeout_s=READY_TIMEOUT_S,
-        max_num_seqs=spec.max_num_seqs or seqs,
-        max_num_batched_tokens=spec.max_num_batched_tokens or batched,
-        max_model_len=spec.max_model_len,
+        max_num_seqs=options.max_num_seqs or seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens or batched,
+        max_model_len=options.max_model_len,
         gpus=tuple(map(simulated_uuid, indices)),
         notes=tuple(notes),
     )
