@@ -85,6 +85,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/hang":
             self.server.hung = True
             self.reply(200)
+        elif self.path == "/shutdown":
+            self.reply(200)
+            os.kill(os.getpid(), signal.SIGTERM)
         elif self.path == "/first-prompt":
             self.reply(200, self.server.first_prompt.encode())
         elif self.path == "/stream":
@@ -133,6 +136,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=["", "normal", "stubborn"], default="normal")
     parser.add_argument("--worker", action="store_true")
     parser.add_argument("--forward", action="append", default=[])
+    parser.add_argument("--chatty", action="store_true")
     parser.add_argument("--flood", type=int, default=0, help="bytes of log a second")
     parser.add_argument(
         "--fault",
@@ -152,7 +156,11 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         say("vLLM is using nccl==2.20.5")
         time.sleep(600)
-    time.sleep(options.boot)
+    end = time.monotonic() + options.boot
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, 0.2))
+        if options.chatty:
+            say("still loading")
     if options.fault in ("die-loading", "exit-0-loading"):
         text = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
         print(text, file=sys.stderr, flush=True)

@@ -64,6 +64,12 @@ def halves_of(router: ServerStatus, statuses: Sequence[ServerStatus]) -> list[Se
     return [s for s in statuses if s.deployment is not None and s.deployment == router.deployment and s.role != ROUTER]
 
 
+def waits_for(halves: Sequence[ServerStatus]) -> str:
+    """Which halves are not READY, in words; "" when the router can work."""
+    behind = [half for half in halves if half.state is not ServerState.READY]
+    return f"waits for {', '.join(f'{half.name} ({half.state})' for half in behind)}" if behind else ""
+
+
 def _loss(half: ServerStatus) -> str:
     why = half.diagnosis.headline if half.diagnosis is not None else half.message
     return f"{half.role} ({half.name}) is {half.state}" + (f": {why}" if why else "")

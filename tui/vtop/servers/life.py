@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from vtop.servers import deployment
 from vtop.servers.durations import remember_start
 from vtop.servers.launcher import broken_launcher
 from vtop.servers.logs import last_raw_lines
-from vtop.servers.managed import ManagedServer
+from vtop.servers.managed import ENDED, ManagedServer
 from vtop.servers.ports import listeners, port_is_free, port_owner
 from vtop.servers.process import LaunchError, child_environment, exit_code, process_table, spawn_detached
 from vtop.servers.readiness import HEALTH_TIMEOUT_S, ProbeResult, Readiness, probe, read_health
@@ -114,9 +115,8 @@ class ServerLife:
         if record.role != deployment.ROUTER:
             return await probe(self._tools.client, record, members, key)
         halves = self._tools.halves(self._server)
-        waiting = [half.name for half in halves if half.state is not ServerState.READY]
-        if waiting:
-            return ProbeResult(Readiness.SILENT, f"waits for {', '.join(waiting)}")
+        if waiting := deployment.waits_for(halves):
+            return ProbeResult(Readiness.SILENT, waiting)
         before = await deployment.read_work(self._tools.client, halves)
         result = await probe(self._tools.client, record, members, key)
         if result.readiness is Readiness.READY:
@@ -225,7 +225,7 @@ class ServerLife:
         server, record = self._server, self._record
         code = exit_code(server.tree.leader) if server.tree.leader is not None else None
         server.read_log()
-        if record.ready_wall_s is None and await self._fall_back(code):
+        if record.ready_wall_s is None and (await self._fall_back(code) or await self._again_behind_halves()):
             return False
         await asyncio.to_thread(self._find_members)
         diagnosis = await self._diagnose(code)
@@ -262,6 +262,26 @@ class ServerLife:
         lines = await asyncio.to_thread(last_raw_lines, server.folder.log_path, 100)
         reason = broken_launcher(lines, code)
         return bool(reason) and start_fallback(server, reason)
+
+    async def _again_behind_halves(self) -> bool:
+        """Starts a router again that gave up before its halves were there; one that dies behind ready ones failed."""
+        server, command = self._server, self._server.command
+        if self._record.role != deployment.ROUTER or command is None:
+            return False
+        waited = False
+        while waiting := deployment.waits_for(self._tools.halves(server)):
+            waited = True
+            if any(half.state in ENDED for half in self._tools.halves(server)):
+                return False
+            server.say(waiting)
+            await asyncio.sleep(HEALTH_EVERY_S)
+        if not waited:
+            return False
+        with contextlib.suppress(VtopError):
+            env = child_environment(command, server.mark)
+            server.take_leader(spawn_detached(command.argv, server.folder.log_path, env))
+            return True
+        return False
 
 
 def start_fallback(server: ManagedServer, reason: str) -> bool:
