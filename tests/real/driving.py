@@ -75,8 +75,8 @@ class Vtop:
     def server(self, name: str) -> dict[str, Any] | None:
         """One server of `vtop status --json`."""
         for server in self.json("status", "--window", "0.5")["servers"]:
-            if server["name"] == name:
-                return dict(server)
+            if server["status"]["name"] == name:
+                return {**server, **server["status"]}
         return None
 
     def until(self, name: str, wanted: str, deadline_s: float = START_DEADLINE_S) -> dict[str, Any]:

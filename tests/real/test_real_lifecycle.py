@@ -96,7 +96,7 @@ def test_attach_by_url(vtop: Vtop, server: dict[str, Any], tmp_path: Path) -> No
     """Another vtop, which started nothing, watches the same server by its address and may not stop it."""
     stranger = Vtop(tmp_path / "stranger", vtop.root)
     status = stranger.json("status", "--url", server["url"], "--window", "1")
-    seen = next(s for s in status["servers"] if s["url"] == server["url"])
+    seen = next({**s, **s["status"]} for s in status["servers"] if s["status"]["url"] == server["url"])
     assert seen["owned"] is False
     assert seen["state"] == "foreign"
     assert seen["engines"][0]["model_name"] == "tiny"

@@ -6,14 +6,12 @@ import argparse
 
 from vtop.commands.dashboard import require_terminal
 from vtop.service.replaying import ReplayService
-from vtop.telemetry.recording import Replay
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
-    """Shows it; space pauses as on the live screen."""
-    replay = Replay(arguments.file)
+    """Plays it on the screen."""
+    service = ReplayService(arguments.file, arguments.speed)
     require_terminal()
     from vtop.ui.run import run_app
 
-    service = ReplayService(replay, speed=arguments.speed)
     return run_app(service, mouse=not arguments.no_mouse, ascii_only=arguments.ascii)

@@ -39,6 +39,7 @@ from vtop.service.options import ServiceOptions
 from vtop.service.remembering import remember_preset
 from vtop.service.watching import Watch, access_to, make_hub
 from vtop.service.windows import LoadWindows
+from vtop.telemetry.recording import Recorder
 from vtop.telemetry.scrape import ServerAccess
 from vtop.telemetry.snapshot import Snapshot
 from vtop.vllm.dialect import display
@@ -65,6 +66,7 @@ class VtopService:
         self._comparisons = Comparisons(self)
         self.supervisor.before_stop.append(self._release)
         self._unsubscribe: Callable[[], None] | None = None
+        self._recorder: Recorder | None = None
         self._commands: dict[str, tuple[LaunchCommand, ...]] = {}
 
     def _access(self, url: str) -> ServerAccess | None:
@@ -91,6 +93,9 @@ class VtopService:
         await self._watch.open()
         await self.hub.open()
         self._unsubscribe = self.hub.subscribe(self._windows.take)
+        if self.options.record:
+            self._recorder = Recorder(self.options.record, self._clock)
+            self.hub.subscribe(self._recorder.write)
 
     async def close(self) -> None:
         """See `contract.Service`."""
@@ -107,6 +112,8 @@ class VtopService:
         _, late = await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
         for task in late:
             task.cancel()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
         """See `contract.Service`."""
