@@ -61,8 +61,8 @@ class Mock:
         self.asked = 0
         self.finished = 0
         self.generated = 0
-        self.ttft_sum_s = 0.0
-        self.ttft_count = 0
+        self.ttfts_s: dict[int, float] = {}
+        """The server's own TTFT of each request, by the order in which requests came."""
         self.bodies: list[dict[str, object]] = []
         self.keys: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -83,7 +83,9 @@ class Mock:
 class Answering:
     """One streamed answer."""
 
-    def __init__(self, connection: Connection, fields: dict[str, object], chat: bool, number: int) -> None:
+    def __init__(
+        self, connection: Connection, fields: dict[str, object], chat: bool, number: int, asked_s: float
+    ) -> None:
         self.connection = connection
         self.mock = connection.mock
         self.chat = chat
@@ -93,7 +95,7 @@ class Answering:
         options = fields.get("stream_options") or {}
         self.running = bool(options.get("continuous_usage_stats"))  # type: ignore[attr-defined]
         self.prompt_tokens = _prompt_tokens(fields)
-        self.asked_s = time.monotonic()
+        self.asked_s = asked_s
         self.made = 0
         self.per_step = 4 if self.model == "chunk4" else 1
         self.steps = 0
@@ -118,7 +120,7 @@ class Answering:
         fields: dict[str, object] = {
             "id": "c-1",
             "object": "chunk",
-            "created": 1,
+            "created": time.monotonic_ns(),
             "model": self.model,
             "choices": [choice],
         }
@@ -146,8 +148,7 @@ class Answering:
         self.mock.generated += made
         out = b""
         if first:
-            self.mock.ttft_sum_s += time.monotonic() - self.asked_s
-            self.mock.ttft_count += 1
+            self.mock.ttfts_s[self.number] = time.monotonic() - self.asked_s
             if self.model != "rolefirst":
                 self.write_head()
                 if self.chat:
@@ -237,9 +238,11 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
+        # Stamp first and work later, so that a burst of requests does not wait for each other's reading.
+        now = time.monotonic()
         self._buffer += data
         for method, path, body in self._requests():
-            self._answer(method, path, body)
+            asyncio.get_running_loop().call_soon(self._answer, method, path, body, now)
 
     def _requests(self) -> Iterator[tuple[str, str, bytes]]:
         while True:
@@ -258,7 +261,7 @@ class Connection(asyncio.Protocol):
         head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
         self.write(head.encode() + body)
 
-    def _answer(self, method: str, path: str, body: bytes) -> None:
+    def _answer(self, method: str, path: str, body: bytes, asked_s: float) -> None:
         mock = self.mock
         if method == "GET":
             self._get(path)
@@ -283,7 +286,7 @@ class Connection(asyncio.Protocol):
         elif model == "json":
             self.plain("200 OK", b'{"choices":[{"message":{"content":"hi"}}]}')
         else:
-            mock.join(Answering(self, fields, path.endswith("/chat/completions"), number))
+            mock.join(Answering(self, fields, path.endswith("/chat/completions"), number, asked_s))
 
     def _tokenize(self, fields: dict[str, object]) -> None:
         if not self.mock.vllm:
@@ -312,7 +315,7 @@ class Connection(asyncio.Protocol):
                 "asked": mock.asked,
                 "finished": mock.finished,
                 "generated": mock.generated,
-                "ttft_mean_s": mock.ttft_sum_s / mock.ttft_count if mock.ttft_count else None,
+                "ttfts_s": [mock.ttfts_s[number] for number in sorted(mock.ttfts_s)],
                 "bodies": mock.bodies,
                 "keys": sorted(mock.keys - {""}),
             }

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from dataclasses import asdict
@@ -80,7 +81,7 @@ async def test_output_tokens_and_ttft_agree_with_the_server(mock_server: StartMo
     assert result.output_tokens == seen["generated"] == 32 * 30
     assert result.ttft.mean is not None
     # The client can only be later than the server, and on an idle machine it is by well under a millisecond.
-    assert 0 <= result.ttft.mean - seen["ttft_mean_s"] < 0.1
+    assert 0 <= result.ttft.mean - statistics.mean(seen["ttfts_s"]) < 0.1
 
 
 async def test_several_processes_give_one_result_on_one_clock(mock_server: StartMock) -> None:

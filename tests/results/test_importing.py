@@ -68,7 +68,11 @@ def test_aiperfs_inter_token_latency_is_our_tpot(tmp_path: Path) -> None:
     (run_id,) = import_file(DATA / "aiperf.json", tmp_path)
     run = store.load_result(run_id, tmp_path)
     assert (run.completed, run.duration_s, run.output_tokens) == (80, 20.0, 12_000)
-    assert (run.ttft.p95, run.tpot.p50, run.e2e.mean) == (pytest.approx(0.12), pytest.approx(0.0179), pytest.approx(2.8))
+    assert (run.ttft.p95, run.tpot.p50, run.e2e.mean) == (
+        pytest.approx(0.12),
+        pytest.approx(0.0179),
+        pytest.approx(2.8),
+    )
     assert run.output_tokens_per_s == 600.0 and run.comparable
 
 

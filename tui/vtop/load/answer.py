@@ -55,7 +55,7 @@ class _Event(msgspec.Struct):
     code: Any = None
 
 
-_decoder = msgspec.json.Decoder(_Event)
+_decode = msgspec.json.Decoder(_Event).decode
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -137,7 +137,8 @@ class _Reader:
         self._choices: list[int] = []
         self._running: int | None = None
         self._all_counted = True
-        self._texts: dict[int, list[str]] = {}
+        self._first_text: list[str] = []
+        self._texts: dict[int, list[str]] = {0: self._first_text}
         self._reasoning: list[str] = []
 
     def event(self, stamp: float, data: bytes) -> None:
@@ -149,7 +150,7 @@ class _Reader:
             return
         answer.events += 1
         try:
-            event = _decoder.decode(data)
+            event = _decode(data)
         except msgspec.DecodeError:
             # A shape that vLLM never sends is still an answer if it is JSON; other bytes are not.
             try:
@@ -157,6 +158,10 @@ class _Reader:
             except (ValueError, TypeError, msgspec.ValidationError):
                 answer.malformed = True
                 return
+        choices = event.choices
+        bare = event.usage is None and event.error is None and choices is not None and len(choices) == 1
+        if bare and choices is not None and self._plain_token(stamp, choices[0]):
+            return
         if event.error or event.object == "error":
             raw = {"error": event.error} if event.error else {"message": event.message, "code": event.code}
             answer.error, answer.error_code = error_words(raw)
@@ -170,8 +175,34 @@ class _Reader:
             if isinstance(usage.prompt_tokens_details, dict):
                 cached = usage.prompt_tokens_details.get("cached_tokens")
                 answer.cached_tokens = cached if isinstance(cached, int) else answer.cached_tokens
-        if event.choices:
-            self._choices_of(stamp, event.choices, None if usage is None else usage.completion_tokens)
+        if choices:
+            self._choices_of(stamp, choices, None if usage is None else usage.completion_tokens)
+
+    def _plain_token(self, stamp: float, choice: _Choice) -> bool:
+        """Takes in the most frequent event, text and nothing else; False if it is any other."""
+        delta = choice.delta
+        if (
+            delta is None
+            or not delta.content
+            or choice.finish_reason
+            or choice.index
+            or type(delta.content) is not str
+            or delta.reasoning
+            or delta.reasoning_content
+            or delta.tool_calls
+            or delta.function_call
+        ):
+            return False
+        answer = self._answer
+        if answer.first_answer_stamp is None:
+            answer.first_answer_stamp = stamp
+        answer.token_stamps.append(stamp)
+        self._choices.append(0)
+        self._counts.append(0)
+        self._all_counted = False
+        if self._keep_text:
+            self._first_text.append(delta.content)
+        return True
 
     def _choices_of(self, stamp: float, choices: list[_Choice], running: int | None) -> None:
         answer = self._answer
@@ -226,7 +257,7 @@ class _Reader:
 
     def finish(self) -> Answer:
         answer = self._answer
-        texts = {index: "".join(parts) for index, parts in sorted(self._texts.items())}
+        texts = {index: "".join(parts) for index, parts in sorted(self._texts.items()) if parts}
         answer.text = texts[min(texts)] if texts else ""
         answer.reasoning = "".join(self._reasoning)
         if len(set(self._choices)) > 1:

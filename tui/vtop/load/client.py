@@ -25,9 +25,6 @@ MAX_ERROR_BODY_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0
 STALE_WITHIN_S = 0.5
 """A kept connection that breaks this soon after a request, before any byte, had been closed by the server before it."""
-KEPT_HEADERS = {"content-type", "retry-after", "server", "location"}
-"""The answer's headers that are kept."""
-
 monotonic = time.monotonic
 
 
@@ -92,7 +89,6 @@ class Exchange:
     __slots__ = (
         "body_ended",
         "connect_s",
-        "done_seen",
         "ended_s",
         "failure",
         "failure_detail",
@@ -118,14 +114,14 @@ class Exchange:
         self.connect_s: float | None = None
         """Time to open a connection for this request, when none was open."""
         self.status: int | None = None
-        self.headers: dict[str, str] = {}
+        self.headers: dict[bytes, bytes] = {}
+        """The answer's, names in lower case."""
         self.reads: list[tuple[float, bytes]] = []
         self.body_ended = False
         """The body ended as HTTP says it should."""
         self.failure = ""
         """Cause, when the transport failed: `connect_failed`, `reset`, `timeout`, `cancelled`, `bad_http`."""
         self.failure_detail = ""
-        self.done_seen = False
         self.live_read = 0
         self.live_tokens = 0
         self.waits_until_s = 0.0
@@ -134,6 +130,11 @@ class Exchange:
     def body(self) -> bytes:
         """All bytes of the body so far."""
         return b"".join(chunk for _, chunk in self.reads)
+
+    def header(self, name: str) -> str | None:
+        """A header of the answer."""
+        value = self.headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
 
     def server_words(self) -> str:
         """What an answer that is not 200 says, in one line."""
@@ -174,7 +175,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
-        self._headers: dict[str, str] = {}
+        self._headers: list[tuple[bytes, bytes]] = []
         self._stamp = 0.0
         self._close_delimited = False
         self.used = False
@@ -244,25 +245,24 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See `httptools`."""
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """See `httptools`."""
         exchange = self._exchange
-        headers, self._headers = self._headers, {}
+        headers = {name.lower(): value for name, value in self._headers}
+        self._headers = []
         if exchange is None:
             return
         exchange.status = self._parser.get_status_code()
-        exchange.headers = {name: headers[name] for name in KEPT_HEADERS if name in headers}
-        self._close_delimited = "content-length" not in headers and "transfer-encoding" not in headers
+        exchange.headers = headers
+        self._close_delimited = b"content-length" not in headers and b"transfer-encoding" not in headers
 
     def on_body(self, body: bytes) -> None:
         """See `httptools`."""
         exchange = self._exchange
         if exchange is not None:
             exchange.reads.append((self._stamp, body))
-            if b"[DONE]" in body:
-                exchange.done_seen = True
 
     def on_message_complete(self) -> None:
         """See `httptools`."""

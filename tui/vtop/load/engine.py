@@ -362,11 +362,8 @@ class Stage:
                     self._pool.abort(exchange, "cancelled", "still running when the test ended")
                 elif now >= exchange.waits_until_s:
                     self._pool.abort(exchange, "timeout", f"no end within {self._shape.timeout_s:g} s")
-                elif exchange.done_seen and now - exchange.reads[-1][0] > LINGER_S:
-                    if read_answer(exchange.reads, keep_text=False).done:
-                        self._pool.abort(exchange, "lingers", "the body stayed open after [DONE]")
-                    else:
-                        exchange.done_seen = False
+                elif _may_be_done(exchange, now) and read_answer(exchange.reads, keep_text=False).done:
+                    self._pool.abort(exchange, "lingers", "the body stayed open after [DONE]")
 
     # Live numbers
 
@@ -411,6 +408,11 @@ class Stage:
             self._on_record(record)
 
 
+def _may_be_done(exchange: Exchange, now: float) -> bool:
+    """Whether the last bytes were `[DONE]` and nothing came since; the words may also be generated text."""
+    return bool(exchange.reads) and now - exchange.reads[-1][0] > LINGER_S and b"[DONE]" in exchange.reads[-1][1]
+
+
 def _count_live(exchange: Exchange) -> int:
     reads = exchange.reads
     while exchange.live_read < len(reads):
@@ -444,7 +446,7 @@ def record_of(exchange: Exchange, order: Order, shape: Shape) -> RequestRecord:
     if exchange.status is not None and exchange.status != 200:
         record.failure = f"http_{exchange.status}"
         record.detail = exchange.server_words()
-        record.retry_after = exchange.headers.get("retry-after")
+        record.retry_after = exchange.header("retry-after")
         return record
     answer = read_answer(exchange.reads, ended_in_order=exchange.body_ended)
     _numbers(record, exchange, answer)
@@ -490,7 +492,7 @@ def _numbers(record: RequestRecord, exchange: Exchange, answer: Answer) -> None:
 
 
 def _not_a_stream(exchange: Exchange) -> str:
-    kind = exchange.headers.get("content-type", "no content type")
+    kind = exchange.header("content-type") or "no content type"
     return f"status 200 without events ({kind}): {exchange.server_words()[:200]}"
 
 

@@ -13,16 +13,32 @@ class SseParser:
     is no event.
     """
 
-    __slots__ = ("_begun", "_data", "_skip_newline", "_tail")
+    __slots__ = ("_begun", "_between", "_data", "_skip_newline", "_tail")
 
     def __init__(self) -> None:
         self._begun = False
+        self._between = False
         self._skip_newline = False
         self._tail = b""
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Takes the next bytes and returns the data of every event that they complete."""
+        if (
+            self._between
+            and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
+            and chunk.count(b"\n") == 2
+            and b"\r" not in chunk
+            and len(chunk) > 8
+        ):
+            # By far the most frequent read: one whole event.
+            return [chunk[6:-2]]
+        events = self._feed(chunk)
+        self._between = self._begun and not (self._tail or self._data or self._skip_newline)
+        return events
+
+    def _feed(self, chunk: bytes) -> list[bytes]:
         if not self._begun:
             chunk = self._tail + chunk
             if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
@@ -40,6 +56,7 @@ class SseParser:
         events = self._lines(b"\n\n")
         self._tail = b""
         self._data = []
+        self._between = self._begun
         return events
 
     def _whole_events(self, chunk: bytes) -> list[bytes]:
