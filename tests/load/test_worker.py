@@ -316,3 +316,24 @@ async def test_readings_of_server_and_gpu_are_kept_on_the_runs_clock(mock_server
     await runner.wait()
     await runner.close()
     assert store.load_timeline(run_id) == [{"t_s": 0.25, "running": 4, "dram_percent": None}]
+
+
+async def test_without_uvloop_the_worker_runs_on_asyncio(mock_server: StartMock, tmp_path: Path) -> None:
+    program = "import sys; sys.modules['uvloop'] = None; from vtop.load.worker import main; sys.exit(main())"
+    request = {"url": mock_server(*FAST).url, "model": "normal", "requests": 4, "concurrency": 2, "max_tokens": 5}
+    plan = {"run_id": "r", "directory": str(tmp_path / "r"), "request": request}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=2**24
+    )
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps(plan).encode() + b"\n")
+    events = {}
+    async with asyncio.timeout(60):
+        while "result" not in events and (line := await process.stdout.readline()):
+            event = json.loads(line)
+            events[event["event"]] = event
+            if event["event"] == "measured":
+                process.stdin.write(b"context {}\n")
+        await process.wait()
+    assert events["result"]["result"]["completed"] == 4
+    assert events["floor"]["capacity_tokens_per_s"] > 0
