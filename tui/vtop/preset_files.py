@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any
 
 import msgspec
 
 from vtop import paths, secrets
 from vtop.errors import UsageError, VtopError
-from vtop.presets import Disaggregated, Preset, ServerSpec, Speculative
+from vtop.presets import Preset, ServerSpec
+from vtop.strict_toml import alternatives, build, hints_of, nearest, parse, structs_in
 
-SECRET_ARGS = {"api-key", "hf-token"}
-"""vLLM flags that would put a secret into `ps`."""
-_SECRET_ENV = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Preset names become names of servers and of their folders."""
+_LOADERS_OWN = ("name", "source")
+_SET_APART = {"model": "server.model", "host": "server.host", "port": "server.port",
+              "served-model-name": "server.served_name"}  # fmt: skip
+"""Flags that vtop must know, so they have keys of their own."""
+_FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_KNOWN_KEYS = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,})\b|://[^/\s:@]+:[^/\s:@]+@")
+"""Tokens of Hugging Face, keys of OpenAI's form, and URLs with a password in them."""
 _OPEN_HOSTS = {"0.0.0.0", "::", ""}
-_FREE_TABLES = {"args", "env", "prefill_args", "decode_args"}
-_TABLES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
-    {"": Preset, "server": ServerSpec, "server.speculative": Speculative, "server.disaggregated": Disaggregated}
-)
+_WITHOUT_DRAFT = {"ngram", "suffix"}
+_WITH_DRAFT = {"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,115 +58,73 @@ class Catalog:
         for problem in self.problems:
             if Path(problem.file).stem == name:
                 raise UsageError(f"{problem.file}: {problem.what}", problem.remedy)
-        raise UsageError(f"no preset is called {name}", _nearest(name, self.presets, "`vtop presets` lists them."))
-
-
-def _nearest(word: str, known: Iterable[str], otherwise: str) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"Did you mean {close[0]}?" if close else otherwise
+        raise UsageError(f"no preset is called {name}", nearest(name, self.presets, "`vtop presets` lists them."))
 
 
 def load_catalog(user_dir: Path | None = None, shipped_dir: Path | None = None) -> Catalog:
-    """Reads shipped presets, then the user's, which shadow shipped ones of the same name."""
+    """Reads shipped presets, then the user's, which shadow shipped ones of the same name.
+
+    A broken file of the user's keeps its shadow: starting another preset than the one meant would be worse than none.
+
+    Raises:
+        VtopError: the installation has lost its shipped presets.
+    """
+    try:
+        shipped = shipped_dir or paths.shipped_presets_dir()
+    except FileNotFoundError as error:
+        raise VtopError(str(error), "Install vtop again: pip install --force-reinstall vllm-vtop") from error
     presets: dict[str, Preset] = {}
     problems: list[PresetFileProblem] = []
-    for directory in (shipped_dir or paths.shipped_presets_dir(), user_dir or paths.user_presets_dir()):
-        for file in sorted(directory.glob("*.toml")) if directory.is_dir() else ():
+    for directory in (shipped, user_dir or paths.user_presets_dir()):
+        for file in _files(directory):
+            presets.pop(file.stem, None)
             try:
                 presets[file.stem] = parse_preset(file.read_text(encoding="utf-8"), file.stem, str(file))
-            except (OSError, UnicodeDecodeError) as error:
-                problems.append(PresetFileProblem(str(file), f"cannot be read: {error}", "Check the file."))
+            except UnicodeDecodeError:
+                problems.append(PresetFileProblem(str(file), "is not UTF-8 text", "Save it as UTF-8."))
+            except OSError as error:
+                problems.append(PresetFileProblem(str(file), f"cannot be read: {error.strerror}", "Check the file."))
             except VtopError as error:
-                presets.pop(file.stem, None)
-                problems.append(PresetFileProblem(str(file), error.what.removeprefix(f"{file}: "), error.remedy))
-    return Catalog(MappingProxyType(presets), tuple(problems))
+                what = error.what.removeprefix(str(file)).lstrip(":, ")
+                problems.append(PresetFileProblem(str(file), what, error.remedy))
+    return Catalog(MappingProxyType(dict(sorted(presets.items()))), tuple(problems))
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return sorted(file for file in directory.glob("*.toml") if file.is_file() and not file.name.startswith("."))
+    except OSError:
+        return []
 
 
 def parse_preset(text: str, name: str, source: str = "") -> Preset:
     """One preset from the text of its file.
 
+    Args:
+        text: TOML.
+        name: the file's name without its ending.
+        source: the file, for errors.
+
     Raises:
-        UsageError: broken TOML, an unknown key, a value of the wrong kind, or a literal secret.
+        UsageError: broken TOML, an unknown key, a value of the wrong kind, contradicting words, or a secret
+            where only a reference may stand.
     """
     where = source or name
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where}: not valid TOML: {error}", "Mend the line that it names.") from error
-    return _decode({**table, "name": name, "source": source}, where)
-
-
-def _decode(table: Mapping[str, Any], where: str) -> Preset:
-    _check_keys(table, where)
-    try:
-        preset = msgspec.convert(table, Preset)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        path = text.rpartition(" - at `$")[2].rstrip("`").lstrip(".")
-        reason = text.partition(" - at ")[0]
-        key = f"key {path}: " if path else ""
-        raise UsageError(f"{where}: {key}{reason}", "`vtop presets show NAME` prints a valid one.") from error
-    _check_values(preset, where)
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{where}: {name!r} cannot be a preset's name", "Use letters, digits, dot, dash and underscore, 64 at most."
+        )
+    table = parse(text, where)
+    for key in _LOADERS_OWN:
+        if key in table:
+            raise UsageError(f"{where}: {key} is set by vtop", "Take it out: a preset is called as its file is.")
+    preset = build(Preset, {**table, "name": name, "source": source}, where, text=text)
+    _check(preset, where)
     return preset
 
 
-def _check_keys(table: Mapping[str, Any], where: str) -> None:
-    for path, kind in _TABLES.items():
-        inner: Any = table
-        for part in filter(None, path.split(".")):
-            inner = inner.get(part) if isinstance(inner, Mapping) else None
-        if not isinstance(inner, Mapping):
-            continue
-        valid = [field.name for field in msgspec.structs.fields(kind)]
-        for key in inner:
-            if key not in valid:
-                place = f"in [{path}]" if path else "at the top"
-                shown = [word for word in valid if word not in {"name", "source"}]
-                misplaced = "" if path or key not in ServerSpec.__struct_fields__ else f"{key} belongs into [server]."
-                remedy = misplaced or _nearest(key, shown, f"Valid keys: {', '.join(shown)}.")
-                raise UsageError(f"{where}: unknown key {key} {place}", remedy)
-
-
-def _check_values(preset: Preset, where: str) -> None:
-    spec = preset.server
-    if spec.api_key is not None:
-        try:
-            secrets.check_reference(spec.api_key)
-        except UsageError as error:
-            raise UsageError(f"{where}: key server.api_key: {error.what}", error.remedy) from None
-    for key in spec.args:
-        if key.lstrip("-").replace("_", "-") in SECRET_ARGS:
-            raise UsageError(
-                f"{where}: key server.args.{key} would put a secret on the command line",
-                'Use api_key = "env:NAME", or set the variable in your own environment.',
-            )
-    for key in spec.env:
-        if _SECRET_ENV.search(key):
-            raise UsageError(
-                f"{where}: key server.env.{key} looks like a secret in a file",
-                f"export {key} in your own environment; the server inherits it.",
-            )
-    if isinstance(spec.port, int) and not 1 <= spec.port <= 65535:
-        raise UsageError(f"{where}: key server.port: {spec.port} is no port", 'Use 1 to 65535, or "auto".')
-    share = spec.gpu_memory_utilization
-    if share is not None and not 0 < share <= 1:
-        raise UsageError(f"{where}: key server.gpu_memory_utilization: {share} is no share", "Use 0.1 to 1.")
-    if spec.speculative is not None and spec.speculative.num_tokens < 1:
-        raise UsageError(f"{where}: key server.speculative.num_tokens must be at least 1", "3 to 5 is usual.")
-
-
-def warnings(preset: Preset) -> tuple[str, ...]:
-    """What a person should know before this preset starts."""
-    said = []
-    if preset.server.host in _OPEN_HOSTS and preset.server.api_key is None:
-        said.append(
-            "listens on every network interface without an API key: anybody who reaches this machine can use it"
-        )
-    return tuple(said)
-
-
 def parse_set(words: Sequence[str]) -> dict[str, str]:
-    """`KEY=VALUE` words as a mapping.
+    """`KEY=VALUE` words as a mapping; the last word for a key counts.
 
     Raises:
         UsageError: a word has no `=`.
@@ -173,12 +134,14 @@ def parse_set(words: Sequence[str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {word} is not KEY=VALUE", "For example --set max_model_len=4096.")
-        pairs[key.strip()] = value
+        pairs[key.strip()] = value.strip()
     return pairs
 
 
 def with_overrides(preset: Preset, overrides: Mapping[str, str]) -> Preset:
-    """The preset with keys changed, as `--set` says them: `max_model_len=4096`, `speculative.num_tokens=3`.
+    """The preset with keys changed, as `--set` says them: `max_model_len=4096`, `args.enforce-eager=true`.
+
+    Values are read as the key's type says; `none` leaves an optional key out; lists are JSON or `0,1`.
 
     Raises:
         UsageError: an unknown key, or a value of the wrong kind.
@@ -188,70 +151,187 @@ def with_overrides(preset: Preset, overrides: Mapping[str, str]) -> Preset:
     table: dict[str, Any] = msgspec.to_builtins(preset)
     for key, value in overrides.items():
         _apply(table, key, value)
-    return _decode(table, "--set")
+    changed = build(Preset, table, "--set", strict=False)
+    _check(changed, "--set")
+    return changed
 
 
 def _apply(table: dict[str, Any], key: str, value: str) -> None:
-    parts = key.removeprefix("server.").split(".", 1)
-    head = parts[0]
-    server: dict[str, Any] = table["server"]
-    if head not in ServerSpec.__struct_fields__:
-        raise UsageError(
-            f"--set {key}: no such key",
-            _nearest(head, ServerSpec.__struct_fields__, f"Keys: {', '.join(ServerSpec.__struct_fields__)}."),
-        )
-    if len(parts) == 1:
-        server[head] = _value(head, value)
-        return
-    if head in _FREE_TABLES:
-        server.setdefault(head, {})
-        server[head] = {**server[head], parts[1]: value if head == "env" else _guess(value)}
-        return
-    kind = {"speculative": Speculative, "disaggregated": Disaggregated}.get(head)
-    if kind is None:
-        raise UsageError(f"--set {key}: {head} has no keys of its own", f"Write --set {head}=VALUE.")
-    inner, _, rest = parts[1].partition(".")
-    if inner not in kind.__struct_fields__:
-        raise UsageError(
-            f"--set {key}: no such key",
-            _nearest(inner, kind.__struct_fields__, f"Keys of {head}: {', '.join(kind.__struct_fields__)}."),
-        )
-    changed = dict(server.get(head) or {})
-    if rest:
-        changed[inner] = {**changed.get(inner, {}), rest: _guess(value)}
-    else:
-        changed[inner] = None if value in _NOTHING else _guess(value)
-    server[head] = changed
+    """Sets one dotted key in the table of a preset."""
+    parts = key.removeprefix("server.").split(".")
+    kind: type[msgspec.Struct] = ServerSpec
+    inner: dict[str, Any] = table["server"]
+    if parts[0] not in ServerSpec.__struct_fields__:
+        words = [word for word in Preset.__struct_fields__ if word not in {*_LOADERS_OWN, "server"}]
+        if key.startswith("server.") or parts[0] not in words:
+            known = [*ServerSpec.__struct_fields__, *words]
+            raise UsageError(
+                f"--set {key}: there is no such key", nearest(parts[0], known, f"Keys: {', '.join(known)}.")
+            )
+        kind, inner = Preset, table
+    while True:
+        head, rest = parts[0], parts[1:]
+        hint = hints_of(kind).get(head)
+        if head not in kind.__struct_fields__:
+            known = list(kind.__struct_fields__)
+            raise UsageError(f"--set {key}: there is no such key", nearest(head, known, f"Keys: {', '.join(known)}."))
+        if not rest:
+            inner[head] = _typed(value, hint)
+            return
+        structs = structs_in(hint)
+        if structs:
+            kind = structs[0]
+            inner[head] = dict(inner.get(head) or {})
+            inner, parts = inner[head], rest
+        elif any(getattr(part, "__origin__", None) is dict for part in alternatives(hint)):
+            inner[head] = _with_entry(inner.get(head) or {}, ".".join(rest), value, text_only=head == "env")
+            return
+        else:
+            raise UsageError(f"--set {key}: {head} has no keys of its own", f"Write --set {head}=VALUE.")
 
 
 _NOTHING = {"", "none", "null"}
-_STRINGS = {
-    "model",
-    "served_name",
-    "host",
-    "dtype",
-    "quantization",
-    "kv_cache_dtype",
-    "load_format",
-    "python",
-    "api_key",
-}
 
 
-def _value(key: str, value: str) -> Any:
-    if value.lower() in _NOTHING and key not in {"model", "host"}:
+def _with_entry(entries: Mapping[str, Any], name: str, value: str, *, text_only: bool) -> dict[str, Any]:
+    """A free table with one entry changed; `none` removes it. Dashes and underscores in flags are the same."""
+    same = name if text_only else name.replace("_", "-")
+    kept = {key: old for key, old in entries.items() if (key if text_only else key.replace("_", "-")) != same}
+    if value.lower() not in _NOTHING:
+        kept[name] = value if text_only else _guess(value)
+    return kept
+
+
+def _typed(value: str, hint: Any) -> Any:
+    """A value as far as text does not say it all; the rest is the decoder's."""
+    kinds = alternatives(hint)
+    if NoneType in kinds and value.lower() in _NOTHING:
         return None
-    return value if key in _STRINGS else _guess(value)
+    if value[:1] in "[{" and value:
+        return _guess(value)
+    if str in kinds:
+        return value
+    if bool in kinds and value.lower() in {"yes", "on", "no", "off"}:
+        return value.lower() in {"yes", "on"}
+    if any(getattr(kind, "__origin__", None) is list for kind in kinds) and not value.isdigit():
+        return [_guess(part.strip()) for part in value.split(",")]
+    return value
 
 
 def _guess(value: str) -> Any:
-    """Numbers, booleans, JSON lists and tables as themselves; anything else as text."""
-    lowered = value.strip().lower()
-    if lowered in {"true", "yes", "on"}:
-        return True
-    if lowered in {"false", "no", "off"}:
-        return False
+    """JSON as what it says (numbers, true, false, lists, tables); anything else as text."""
     try:
-        return json.loads(value)
-    except json.JSONDecodeError:
+        return json.loads(value, parse_constant=str)
+    except ValueError:
         return value
+
+
+def warnings(preset: Preset) -> tuple[str, ...]:
+    """What a person should know before this preset starts."""
+    spec = preset.server
+    said = []
+    if spec.host in _OPEN_HOSTS and spec.api_key is None:
+        said.append(
+            "listens on every network interface without an API key: anybody who reaches this machine can use it"
+        )
+    elif spec.host in _OPEN_HOSTS:
+        said.append("listens on every network interface: the API key guards /v1 only, /metrics and the like stay open")
+    if spec.trust_remote_code:
+        said.append("trust_remote_code runs Python code that comes with the model")
+    return tuple(said)
+
+
+def _check(preset: Preset, where: str) -> None:
+    spec = preset.server
+    if spec.api_key is not None:
+        try:
+            secrets.check_reference(spec.api_key)
+        except UsageError as error:
+            raise UsageError(f"{where}: server.api_key: {error.what}", error.remedy) from None
+    for table, entries in _free_tables(spec):
+        for key, value in entries.items():
+            if table == "server.env":
+                _check_env(key, value, where)
+            else:
+                _check_flag(table, key, where)
+            _check_text(f"{table}.{key}", value, where)
+    for field in ("command", "stop_command"):
+        for word in getattr(spec, field) or ():
+            _check_command_word(field, word, where)
+    _check_together(spec, where)
+
+
+def _free_tables(spec: ServerSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield "server.args", spec.args
+    yield "server.env", spec.env
+    if spec.disaggregated is not None:
+        yield "server.disaggregated.prefill_args", spec.disaggregated.prefill_args
+        yield "server.disaggregated.decode_args", spec.disaggregated.decode_args
+
+
+def _check_flag(table: str, key: str, where: str) -> None:
+    flag = key.lstrip("-").replace("_", "-")
+    if flag in {"api-key", "hf-token"}:
+        raise UsageError(
+            f"{where}: {table}.{key} would put a secret on the command line",
+            'Use api_key = "env:NAME", or export HF_TOKEN in your shell: the server inherits it.',
+        )
+    if key.startswith("-"):
+        raise UsageError(f"{where}: {table}: {key} is written without the dashes", f"Write {key.lstrip('-')} = ...")
+    if not _FLAG.fullmatch(key):
+        raise UsageError(f"{where}: {table}: {key!r} is no flag", "Write a flag of vLLM without the dashes.")
+    if flag in _SET_APART and not (flag == "host" and table == "server.args"):
+        raise UsageError(f"{where}: {table}.{key} has a key of its own", f"Use {_SET_APART[flag]}.")
+
+
+def _check_env(key: str, value: str, where: str) -> None:
+    if secrets.looks_secret(key) and value:
+        raise UsageError(
+            f"{where}: server.env.{key} looks like a secret in a file",
+            f"export {key} in your own shell: the server inherits it.",
+        )
+
+
+def _check_command_word(field: str, word: str, where: str) -> None:
+    name, equals, value = word.lstrip("-").partition("=")
+    if equals and value and not value.startswith("{") and secrets.looks_secret(name):
+        raise UsageError(
+            f"{where}: server.{field} holds a secret ({name})",
+            f'Pass the variable on by its name alone (docker: -e {name}); api_key = "env:NAME" sets VLLM_API_KEY.',
+        )
+    if field == "command" and name in {"api-key", "hf-token"}:
+        raise UsageError(f"{where}: server.command would put a secret on the command line", "Use api_key instead.")
+    _check_text(f"server.{field}", word, where)
+
+
+def _check_text(place: str, value: object, where: str) -> None:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            _check_text(place, inner, where)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_text(place, inner, where)
+    elif isinstance(value, str) and _KNOWN_KEYS.search(value):
+        raise UsageError(f"{where}: {place} holds a secret", "Keep it in a variable of your shell, not in a file.")
+
+
+def _check_together(spec: ServerSpec, where: str) -> None:
+    plan = spec.speculative
+    if plan is not None and plan.method in _WITHOUT_DRAFT and plan.model is not None:
+        raise UsageError(
+            f"{where}: server.speculative: {plan.method} has no draft model",
+            "Leave speculative.model out, or choose method draft_model.",
+        )
+    if plan is not None and plan.method in _WITH_DRAFT and plan.model is None:
+        raise UsageError(f"{where}: server.speculative: {plan.method} needs a model", "Set speculative.model.")
+    if spec.command is not None and spec.disaggregated is not None:
+        raise UsageError(
+            f"{where}: server.command starts one process, server.disaggregated several", "Use one of the two."
+        )
+    if spec.command is None and "host" in spec.args:
+        raise UsageError(f"{where}: server.args.host has a key of its own", "Use server.host.")
+    for field in ("stop_command", "vllm_version"):
+        if spec.command is None and getattr(spec, field) is not None:
+            raise UsageError(
+                f"{where}: server.{field} is only for a command of the preset's own", "Set server.command."
+            )

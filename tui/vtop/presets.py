@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,32 +16,41 @@ Optimization = Literal[
     "none",
 ]
 
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Gpus = Annotated[list[int | str], msgspec.Meta(min_length=1)]
+Command = Annotated[list[str], msgspec.Meta(min_length=1)]
+ArgValue = str | int | float | bool
+"""A value of a vLLM flag."""
+
 
 class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the next tokens are guessed."""
 
     method: Literal["ngram", "draft_model", "eagle", "eagle3", "mtp", "medusa", "suffix", "mlp_speculator"]
-    num_tokens: int
+    num_tokens: Count
     """Tokens guessed per step."""
     model: str | None = None
     """The draft model or head; not for `ngram`."""
-    prompt_lookup_max: int | None = None
-    prompt_lookup_min: int | None = None
-    draft_tensor_parallel_size: int | None = None
+    prompt_lookup_max: Count | None = None
+    prompt_lookup_min: Count | None = None
+    draft_tensor_parallel_size: Count | None = None
 
 
 class Disaggregated(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Prefill and decode in separate servers behind one router."""
 
     connector: Literal["nixl", "shared-folder"] = "nixl"
-    prefill: int = 1
+    prefill: Count = 1
     """Prefill servers."""
-    decode: int = 1
+    decode: Count = 1
     """Decode servers."""
     router_python: str | None = None
     """Interpreter (or `vllm-router` command) of the environment that holds the router; None: look for it."""
-    prefill_args: dict[str, str | int | float | bool] = {}
-    decode_args: dict[str, str | int | float | bool] = {}
+    prefill_args: dict[str, ArgValue] = {}
+    decode_args: dict[str, ArgValue] = {}
 
 
 class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,17 +59,17 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     model: str
     served_name: str | None = None
     host: str = "127.0.0.1"
-    port: int | Literal["auto"] = 8000
-    max_model_len: int | None = None
-    gpu_memory_utilization: float | None = None
-    kv_cache_memory_bytes: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    gpus: int | list[int | str] | None = None
+    port: Port | Literal["auto"] = 8000
+    max_model_len: Count | None = None
+    gpu_memory_utilization: Share | None = None
+    kv_cache_memory_bytes: Count | None = None
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    gpus: Count | Gpus | None = None
     """How many GPUs (vtop takes the first free ones), or which (indices or UUIDs)."""
-    tensor_parallel: int | None = None
-    pipeline_parallel: int | None = None
-    data_parallel: int | None = None
+    tensor_parallel: Count | None = None
+    pipeline_parallel: Count | None = None
+    data_parallel: Count | None = None
     prefix_caching: bool | None = None
     chunked_prefill: bool | None = None
     enforce_eager: bool | None = None
@@ -73,18 +82,18 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     disaggregated: Disaggregated | None = None
     mfu_metrics: bool = True
     """Ask for vLLM's own byte and FLOP counters where the version has them."""
-    shutdown_timeout_s: float | None = None
+    shutdown_timeout_s: Seconds | None = None
     python: str | None = None
     """Interpreter of the environment that holds vLLM; None: look for it."""
-    command: list[str] | None = None
+    command: Command | None = None
     """A command of one's own (a container, say); `{args}`, `{port}`, `{gpus}`, `{name}`, `{model}` are filled in."""
     vllm_version: str | None = None
     """The vLLM inside `command`, which cannot be read from outside; None: write for the newest that vtop knows."""
-    stop_command: list[str] | None = None
+    stop_command: Command | None = None
     """How such a command is stopped (`docker stop NAME`); None: SIGTERM like any other."""
     api_key: str | None = None
     """A reference, `env:NAME` or `file:PATH`; never the key itself."""
-    args: dict[str, str | int | float | bool | list[str] | dict[str, object]] = {}
+    args: dict[str, ArgValue | list[str | int | float] | dict[str, object]] = {}
     """Any other vLLM flag, without the dashes, passed as it is."""
     env: dict[str, str] = {}
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from vtop import paths
 from vtop.errors import UsageError
+from vtop.strict_toml import build, parse
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a user may set once for all."""
 
-    window_s: float = 10.0
+    window_s: Positive = 10.0
     """Window of live rates and percentiles."""
-    paint_hz: float | None = None
+    paint_hz: Positive | None = None
     """Repaints a second; None: 2, and 1 over SSH."""
     theme: str | None = None
     """A Textual theme by name."""
@@ -24,6 +27,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Draw without braille and block characters."""
     urls: list[str] = []
     """Servers to watch always."""
+    dcgm_url: str | None = None
+    """An existing dcgm-exporter, for measured DRAM bandwidth."""
+    peak_gbs: Positive | None = None
+    """Peak DRAM bandwidth of the cards in GB/s, where vtop does not know it."""
     keymap: dict[str, str] = {}
     """Action -> keys, comma separated: `stop = "X"`."""
     bell: bool = False
@@ -35,18 +42,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 def load_settings(path: Path | None = None) -> Settings:
     """Reads the file if there is one.
 
+    Args:
+        path: None: `config.toml` in the config directory.
+
     Raises:
-        UsageError: broken TOML, an unknown key, or a value of the wrong kind.
+        UsageError: broken TOML, an unknown key, or a value of the wrong kind; with the line where it can be told.
     """
     file = path or paths.config_dir() / "config.toml"
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Settings()
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: {error}", "Mend the file, or move it away for the defaults.") from error
-    try:
-        return msgspec.convert(table, Settings)
-    except msgspec.ValidationError as error:
-        valid = ", ".join(Settings.__struct_fields__)
-        raise UsageError(f"{file}: {error}", f"Valid keys: {valid}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text", "Save it as UTF-8, or move it away for the defaults.") from error
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}", "Check its permissions.") from error
+    return build(Settings, parse(text, str(file)), str(file), text=text)

@@ -17,12 +17,12 @@ def options_from(arguments: argparse.Namespace, settings: Settings | None = None
     """What the command line and the settings file say together; the command line wins."""
     settings = settings or load_settings()
     urls = tuple(getattr(arguments, "url", None) or ()) if isinstance(getattr(arguments, "url", None), list) else ()
-    peak = getattr(arguments, "peak_gbs", None)
+    peak = getattr(arguments, "peak_gbs", None) or settings.peak_gbs
     said: dict[str, object] = {
         "urls": (*urls, *settings.urls),
         "api_key": getattr(arguments, "api_key", None),
         "ca_file": getattr(arguments, "ca_file", None),
-        "dcgm_url": getattr(arguments, "dcgm_url", None),
+        "dcgm_url": getattr(arguments, "dcgm_url", None) or settings.dcgm_url,
         "peak_bytes_per_s": None if peak is None else peak * 1e9,
         "readonly": bool(getattr(arguments, "readonly", False)),
         "window_s": getattr(arguments, "window", None) or settings.window_s,
