@@ -69,12 +69,12 @@ class PageParser:
             try:
                 series = known[key]
             except KeyError:
-                parsed = self._slow(line)
-                if parsed is None:
-                    bad += 1
-                elif parsed[0] is not None:
+                parsed = self._slow(line, key)
+                if parsed is not None:
                     keys.append(parsed[0])
                     values.append(parsed[1])
+                elif key not in known:
+                    bad += 1
                 continue
             if series is None:
                 continue
@@ -98,30 +98,26 @@ class PageParser:
             self._whole = _histograms_whole(self._layout)
         return self._layout, array("d", merged.values())
 
-    def _slow(self, line: bytes) -> tuple[Series | None, float] | None:
-        """One line by the book; None where it cannot be read."""
-        found = _split(line)
+    def _slow(self, line: bytes, key: bytes) -> tuple[Series, float] | None:
+        """One line by the book. None: unreadable, or unwanted and remembered as such."""
+        head = _NAME.match(line)
+        if head is not None and head.group(1).decode("ascii") not in self._names:
+            # Everything before the last blank begins with the name, so an equal beginning is unwanted as well.
+            self._known[key] = None
+            return None
+        found = None if head is None else _split(line, head)
         if found is None:
             return None
-        name, labels, end, rest = found
-        wanted = name in self._names
-        value = rest.group(1)
-        if line[end:] == b" " + value:
-            # Only then is everything before the last blank the name and labels, and may be remembered.
-            key = line[:end]
-            self._known[key] = Series(name, labels) if wanted else None
-            if wanted:
-                series = self._known[key]
-                try:
-                    return series, float(value)
-                except ValueError:
-                    return None
-        if not wanted:
-            return None, 0.0
+        series, end, rest = found
+        text = rest.group(1)
         try:
-            return Series(name, labels), float(value)
+            value = float(text)
         except ValueError:
             return None
+        if line[end:] == b" " + text:
+            # Only then is everything before the last blank the name and labels, and may be remembered.
+            self._known[line[:end]] = series
+        return series, value
 
 
 def family_names(body: bytes, limit: int = 200) -> tuple[str, ...]:
@@ -139,12 +135,9 @@ def _same(left: Series, right: Series) -> bool:
     return left is right
 
 
-def _split(line: bytes) -> tuple[str, tuple[tuple[str, str], ...], int, re.Match[bytes]] | None:
+def _split(line: bytes, head: re.Match[bytes]) -> tuple[Series, int, re.Match[bytes]] | None:
+    """Name and labels, where they end, and the value after them; None where the line breaks the format."""
     line = line.rstrip(b"\r")
-    head = _NAME.match(line)
-    if head is None:
-        return None
-    name = head.group(1).decode("ascii")
     end = head.end(1)
     labels: dict[str, str] = {}
     position = head.end()
@@ -166,7 +159,7 @@ def _split(line: bytes) -> tuple[str, tuple[tuple[str, str], ...], int, re.Match
     rest = _REST.fullmatch(line, end)
     if rest is None:
         return None
-    return name, tuple(sorted(labels.items())), end, rest
+    return Series(head.group(1).decode("ascii"), tuple(sorted(labels.items()))), end, rest
 
 
 def _text(raw: bytes) -> str:

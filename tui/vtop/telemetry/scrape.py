@@ -31,7 +31,8 @@ MOST_BYTES = 16 * 1024 * 1024
 DEADLINE_S = 5.0
 """For the whole answer, however slowly it drips."""
 _MOST_REDIRECTS = 5
-_PARSE_ASIDE_BYTES = 512 * 1024
+_READ_ASIDE_BYTES = 512 * 1024
+"""A larger page is read in a thread, so that the screen goes on."""
 _LONGEST_PAUSE_S = 10.0
 _LONGEST_PAUSE_SHORT_S = 4.0
 """Where a good page may come any moment."""
@@ -136,7 +137,10 @@ class Poller:
             return False
         try:
             answer = await self._ask()
-            await self._take(answer)
+            if len(answer.body) > _READ_ASIDE_BYTES:
+                await asyncio.to_thread(self._take, answer)
+            else:
+                self._take(answer)
         except ScrapeFailure as failure:
             self._fail(failure, starting, began)
             return True
@@ -173,8 +177,8 @@ class Poller:
         self._not_before_s = began + pause if self._failures > 1 else float("-inf")
         self._status = ScrapeStatus(state, message, duration_s=now - began)
 
-    async def _take(self, answer: Answer) -> None:
-        page = await self._parsed(answer)
+    def _take(self, answer: Answer) -> None:
+        page = self._parsed(answer)
         kind = self._kind(page, answer)
         self._window.add(answer.at_s, page.layout, page.values)
         differences = self._window.differences()
@@ -195,13 +199,9 @@ class Poller:
         self.read_at_s = answer.at_s
         self._last_ok_s = self._clock.monotonic()
 
-    async def _parsed(self, answer: Answer) -> Page:
+    def _parsed(self, answer: Answer) -> Page:
         judge_answer(answer)
-        openmetrics = "openmetrics" in answer.content_type
-        if len(answer.body) > _PARSE_ASIDE_BYTES:
-            page = await asyncio.to_thread(self._parser.parse, answer.body, openmetrics)
-        else:
-            page = self._parser.parse(answer.body, openmetrics)
+        page = self._parser.parse(answer.body, "openmetrics" in answer.content_type)
         if not page.complete:
             raise ScrapeFailure("malformed", "the metrics page was cut off; its figures are not used")
         return page

@@ -106,7 +106,7 @@ class MetricsReader:
         def gauge(field: str, name: str) -> float | None:
             value = known(view.last(name))
             if value is None:
-                missing[field] = NEEDS[field] if not view.has(name) else "the page gives no number (NaN)"
+                missing[field] = NEEDS[field] if not view.has(name) else _NO_NUMBER
             return value
 
         def rate(field: str, name: str) -> float | None:
@@ -286,7 +286,7 @@ def _kv_usage(view: View, missing: dict[str, str]) -> tuple[float | None, float 
         return None, None
     shares = [value for _, value in view.lines(name)]
     if not all(map(math.isfinite, shares)):
-        missing["kv_usage"] = "the page gives no number (NaN)"
+        missing["kv_usage"] = _NO_NUMBER
         return None, None
     if max(shares) > 1.005 or min(shares) < 0:
         # Engine V0 adds the gauge up over processes, dead ones too where their files were left behind.
