@@ -101,7 +101,7 @@ def tiny_settings(root: Path, **more: str) -> list[str]:
         "port": "auto",
         "load_format": "dummy",
         "enforce_eager": "true",
-        "max_model_len": "2048",
+        "max_model_len": "4096",
         "env.VLLM_CPU_KVCACHE_SPACE": "1",
         **more,
     }
