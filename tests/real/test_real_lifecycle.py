@@ -115,10 +115,9 @@ async def test_the_dashboard_shows_it(vtop: Vtop, server: dict[str, Any], monkey
     """The real screen over the real facade against the live server."""
     for key, value in vtop.env().items():
         monkeypatch.setenv(key, value)
+    from vtop.service import ServiceOptions, VtopService
     from vtop.ui.app import VtopApp
     from vtop.ui.screenshot import screen_text
-
-    from vtop.service import ServiceOptions, VtopService
 
     app = VtopApp(VtopService(ServiceOptions(discover=False)))
     async with app.run_test(size=(120, 40)) as pilot:

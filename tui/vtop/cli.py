@@ -179,6 +179,12 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("-c", "--concurrency", type=int, metavar="N")
     compare.add_argument("--max-tokens", type=int, metavar="T")
     compare.add_argument("--seed", type=int, metavar="N")
+    compare.add_argument(
+        "--order", choices=["auto", "interleaved", "blocks"], default="auto", help="A B B A, or A A B B"
+    )
+    compare.add_argument(
+        "--warmup", type=int, metavar="N", help="requests before each clock (default: the concurrency)"
+    )
     compare.add_argument("--dry-run", action="store_true", help="print the plan and its time")
     compare.add_argument("--resume", metavar="RUN", help="go on with a comparison that was cut")
     compare.add_argument("--json", action="store_true")

@@ -151,6 +151,8 @@ def run_compare(arguments: argparse.Namespace) -> int:
         concurrency=arguments.concurrency,
         max_tokens=arguments.max_tokens,
         seed=arguments.seed,
+        order=arguments.order,
+        warmup=arguments.warmup,
     )
 
     async def use(service: VtopService) -> int:

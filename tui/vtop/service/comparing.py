@@ -158,6 +158,7 @@ class Comparisons:
             weights_bytes=_weights(spec, card),
             predicted_ratio=predicted,
             command=self._service.command_of(server),
+            compare_with=chosen.compare_with,
         )
 
     def _card(self, request: CompareRequest) -> Card | None:

@@ -9,6 +9,7 @@ from typing import Any
 from vtop.clock import Clock
 from vtop.load.progress import LoadProgress, LoadRequest
 from vtop.load.runner import LoadRunner
+from vtop.telemetry.gpu.matching import process_label
 from vtop.telemetry.scrape import Poller, ServerAccess
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
 from vtop.vllm.reading import EngineReading, Latency
@@ -88,6 +89,8 @@ class LoadWindows:
         self._started_s: float | None = None
         self._seen: list[tuple[float, ServerView | None, tuple[GpuReading, ...]]] = []
         self._loads: LoadRunner | None = None
+        self._driver: str | None = None
+        self._pids: tuple[int, ...] = ()
 
     def record_into(self, loads: LoadRunner) -> None:
         """Follows the tests of this runner."""
@@ -130,6 +133,8 @@ class LoadWindows:
         url = self._request.url.rstrip("/")
         view = next((v for v in snapshot.servers if v.status.url.rstrip("/") == url), None)
         gpus = own_gpus(view, snapshot.gpus)
+        self._driver = snapshot.gpu_status.driver
+        self._pids = view.status.pids if view is not None else ()
         self._seen.append((snapshot.at_s, view, gpus))
         self._loads.record_timeline(snapshot.at_s, timeline_row(view, gpus))
 
@@ -152,6 +157,7 @@ class LoadWindows:
             context["gpu"] = self._gpu(frames, start_s, end_s, context["server"])
             context["fingerprint"]["gpu"] = sorted({gpu.name for gpu in frames[-1]})
             context["fingerprint"]["gpu_uuid"] = sorted({gpu.uuid for gpu in frames[-1]})
+            context["fingerprint"]["driver"] = self._driver
         return context
 
     async def _server(self) -> dict[str, Any]:
@@ -175,6 +181,7 @@ class LoadWindows:
             "gpu_util_percent": _average([gpu.gpu_util_percent for gpu in readings]),
             "thermal_throttled_s": float(sum(any(THERMAL in r.lower() for g in f for r in g.throttle) for f in frames)),
         }
+        numbers["other_processes"] = strangers(frames[-1], self._pids)
         if len(sources) == 1:
             numbers["bandwidth_source"] = sources.pop()
             numbers["bandwidth_percent"] = _average(percents)
@@ -196,6 +203,18 @@ def own_gpus(view: ServerView | None, gpus: tuple[GpuReading, ...]) -> tuple[Gpu
     if wanted is None:
         return gpus if len(gpus) == 1 else ()
     return tuple(gpu for gpu in gpus if gpu.uuid in wanted)
+
+
+def strangers(gpus: Sequence[GpuReading], own_pids: Sequence[int]) -> list[str]:
+    """Other processes that hold memory on these GPUs, in words; those without a name cannot be told from our own."""
+    return sorted(
+        {
+            process_label(process)
+            for gpu in gpus
+            for process in gpu.processes or ()
+            if process.name is not None and process.pid not in own_pids
+        }
+    )
 
 
 def _average(values: Sequence[float | None]) -> float | None:
