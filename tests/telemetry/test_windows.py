@@ -1,4 +1,4 @@
-"""Differences over a window: restarts, gaps, late series, several servers in turn; never negative or since the start."""
+"""Differences over a window: restarts, gaps, late series, several servers in turn; never below zero."""
 
 from __future__ import annotations
 

@@ -16,6 +16,11 @@ from vtop.vllm.samples import Layout, Series
 _NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*")
 _LABEL = re.compile(rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*')
 _REST = re.compile(rb"[ \t]*([^ \t]+)(?:[ \t]+[-+0-9.eE]+)?[ \t]*(?:#.*)?")
+_FAMILY = re.compile(
+    rb"^[ \t]*(?:#[ \t]*TYPE[ \t]+([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]|"
+    rb"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:[ \t]*\{|[ \t]+[-+.0-9NI]))",
+    re.MULTILINE,
+)
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _UNESCAPED = {b"n": b"\n", b"\\": b"\\", b'"': b'"'}
 _SPARE_KEYS = 10_000
@@ -122,10 +127,9 @@ class PageParser:
 
 def family_names(body: bytes, limit: int = 200) -> tuple[str, ...]:
     """The first names on a page, of samples and TYPE comments alike, to say what kind of server wrote it."""
-    pattern = rb"^[ \t]*(?:#[ \t]*TYPE[ \t]+)?([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t{]"
     seen: dict[str, None] = {}
-    for match in re.finditer(pattern, body, re.MULTILINE):
-        seen[match.group(1).decode("ascii")] = None
+    for match in _FAMILY.finditer(body):
+        seen[(match.group(1) or match.group(2)).decode("ascii")] = None
         if len(seen) >= limit:
             break
     return tuple(seen)

@@ -202,6 +202,8 @@ class Poller:
     def _parsed(self, answer: Answer) -> Page:
         judge_answer(answer)
         page = self._parser.parse(answer.body, "openmetrics" in answer.content_type)
+        if not page.values and not family_names(answer.body, 1):
+            raise ScrapeFailure("not-metrics", "this is not a metrics page")
         if not page.complete:
             raise ScrapeFailure("malformed", "the metrics page was cut off; its figures are not used")
         return page
@@ -220,8 +222,6 @@ class Poller:
             raise ScrapeFailure("no-vllm-series", "vLLM shows no figures before the first request")
         if kind is not None:
             return kind
-        if not names:
-            raise ScrapeFailure("not-metrics", "this is not a metrics page")
         raise ScrapeFailure(
             "no-vllm-series",
             "a metrics page without vLLM's figures: started with --disable-log-stats, or another program",
