@@ -78,7 +78,7 @@ def describe(report: FitReport, arithmetic: bool) -> str:
                 (
                     "overhead",
                     units.gib(report.overhead_bytes),
-                    f"{units.gib(report.overhead_low_bytes)} to {units.gib(report.overhead_high_bytes)}: buffers, graphs",
+                    f"{units.gib(report.overhead_low_bytes)} to {units.gib(report.overhead_high_bytes)}: graphs",
                 ),
                 ("of", units.gib(report.memory_bytes), "that vLLM may use"),
                 (
