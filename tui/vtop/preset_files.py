@@ -236,6 +236,8 @@ def warnings(preset: Preset) -> tuple[str, ...]:
         )
     elif spec.host in _OPEN_HOSTS:
         said.append("listens on every network interface: the API key guards /v1 only, /metrics and the like stay open")
+    if spec.disaggregated is not None and spec.api_key is not None:
+        said.append("the router adds the API key for whoever asks: the pair is open to all who reach its port")
     if spec.trust_remote_code:
         said.append("trust_remote_code runs Python code that comes with the model")
     return tuple(said)
@@ -324,9 +326,13 @@ def _check_together(spec: ServerSpec, where: str) -> None:
         )
     if plan is not None and plan.method in _WITH_DRAFT and plan.model is None:
         raise UsageError(f"{where}: server.speculative: {plan.method} needs a model", "Set speculative.model.")
-    if spec.command is not None and spec.disaggregated is not None:
+    several = "disaggregated" if spec.disaggregated is not None else "replicas" if spec.replicas > 1 else ""
+    if spec.command is not None and several:
+        raise UsageError(f"{where}: server.command starts one process, server.{several} several", "Use one of the two.")
+    if spec.disaggregated is not None and spec.replicas > 1:
         raise UsageError(
-            f"{where}: server.command starts one process, server.disaggregated several", "Use one of the two."
+            f"{where}: server.replicas does not go together with server.disaggregated",
+            "Use disaggregated.prefill and disaggregated.decode: how many servers of each.",
         )
     if spec.command is None and "host" in spec.args:
         raise UsageError(f"{where}: server.args.host has a key of its own", "Use server.host.")

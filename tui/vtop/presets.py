@@ -78,6 +78,8 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     kv_cache_dtype: str | None = None
     load_format: str | None = None
     trust_remote_code: bool | None = None
+    replicas: Count = 1
+    """Whole servers behind one router, each with GPUs of its own (`data_parallel` is vLLM's way, in one server)."""
     speculative: Speculative | None = None
     disaggregated: Disaggregated | None = None
     mfu_metrics: bool = True

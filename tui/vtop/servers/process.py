@@ -227,7 +227,7 @@ def child_environment(command: LaunchCommand, mark: str) -> dict[str, str]:
     env |= {"SPT_NOENV": "1", MARK: mark}
     env |= command.env
     if key := secrets.resolve(key_reference(command)):
-        env["VLLM_API_KEY"] = key
+        env |= dict.fromkeys(command.api_key_variables, key)
     return env
 
 

@@ -56,6 +56,8 @@ def sim_commands(
     if fault and fault not in FAULTS:
         raise VtopError(f"no such fault: {fault}", "Known: " + ", ".join(FAULTS))
     spec = preset.server
+    if spec.replicas > 1:
+        raise VtopError("the simulation has no replicas behind a router", "Leave replicas out: --set replicas=1")
     card = find_machine_card(gpu)
     _check_model(spec, gpu)
     base = [sys.executable, "-m", "vtop.sim", *_server_arguments(spec, gpu, startup_s, speed)]

@@ -12,14 +12,15 @@ from vtop.errors import VtopError
 from vtop.presets import Disaggregated, Preset, ServerSpec
 from vtop.secrets import looks_secret
 from vtop.vllm.arguments import ArgValue, gpus_needed, server_arguments, shutdown_timeout_s, spans_machines
-from vtop.vllm.disaggregation import shared_folder, transfer_env, transfer_flag, transfer_notes
-from vtop.vllm.install import Installation
+from vtop.vllm.disaggregation import shared_folder, transfer_config, transfer_env, transfer_notes
+from vtop.vllm.install import Installation, release
 from vtop.vllm.launch import LaunchCommand
 from vtop.vllm.router import COMMAND as ROUTER_COMMAND
 from vtop.vllm.router import find_router, router_argv
 from vtop.vllm.versions import flags_of, hypothetical_installation, known_versions
 
 READY_TIMEOUT_S = 1800.0
+_LOOPBACK = "127.0.0.1"
 _MODULE = "vllm.entrypoints.openai.api_server"
 _ENGINE_TIMEOUT_SINCE = (0, 14, 0)
 """From here on the API server gives up after 600 s while the engine loads on and holds the GPU."""
@@ -34,7 +35,6 @@ _BASE_ENV: Mapping[str, str] = {
 _UNSET_ENV = (
     "PROMETHEUS_MULTIPROC_DIR",  # a stale directory mixes old counters into the page
     "VLLM_PORT",  # moves internal ports onto each other
-    "VLLM_API_KEY",  # a key of the shell would lock vtop out of a server whose preset has none
     "FORCE_COLOR",
     "PYTHONHOME",
     "__PYVENV_LAUNCHER__",
@@ -44,7 +44,7 @@ _UNSET_ENV = (
 def any_free_port() -> int:
     """A port on which nobody listens now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((_LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
@@ -57,7 +57,7 @@ def commands(
     name: str,
     free_port: Callable[[], int] = any_free_port,
 ) -> tuple[LaunchCommand, ...]:
-    """Every process of a preset, in the order prefill, decode, router; one process otherwise.
+    """Every process of a preset: one, or the servers behind a router and the router last.
 
     Args:
         preset: with its overrides.
@@ -76,8 +76,11 @@ def commands(
     if installation is None:
         raise VtopError("no vLLM installation to start with", "Name one: --vllm DIRECTORY")
     installation, notes = _with_flags(installation)
+    pick = _distinct(free_port, port)
     if spec.disaggregated is not None:
-        return _pair(spec, spec.disaggregated, installation, notes, port, gpus, name, free_port)
+        return _pair(spec, spec.disaggregated, installation, notes, port=port, gpus=gpus, name=name, free_port=pick)
+    if spec.replicas > 1:
+        return _replicas(spec, installation, notes, port=port, gpus=gpus, free_port=pick)
     needed = gpus_needed(spec)
     if gpus is not None and not spans_machines(spec.args):
         if len(gpus) < needed:
@@ -94,7 +97,7 @@ def masked_env(command: LaunchCommand) -> dict[str, str]:
     """The environment that a command adds, with secrets as `***`."""
     env = {key: MASK if looks_secret(key) else value for key, value in command.env.items()}
     if command.api_key is not None:
-        env["VLLM_API_KEY"] = MASK
+        env |= dict.fromkeys(command.api_key_variables, MASK)
     return env
 
 
@@ -117,11 +120,12 @@ def _with_flags(installation: Installation) -> tuple[Installation, list[str]]:
         flags = flags_of(installation.version)
         note = f"the flags of vLLM {installation.version} could not be read; those of the table are used"
         return replace(installation, flags=flags), [note]
-    newest = hypothetical_installation(known_versions()[-1])
-    if installation.release > newest.release:
-        note = f"vLLM {installation.version} is newer than {newest.version}, the last that vtop was written for"
-        return installation, [note]
-    return installation, []
+    oldest, newest = known_versions()[0], known_versions()[-1]
+    if release(oldest) <= installation.release <= release(newest):
+        return installation, []
+    word = "newer" if installation.release > release(newest) else "older"
+    note = f"vLLM {installation.version} is {word} than those that vtop was written for ({oldest} to {newest})"
+    return installation, [note]
 
 
 def _server(
@@ -186,6 +190,7 @@ def _pair(
     pair: Disaggregated,
     installation: Installation,
     notes: Sequence[str],
+    *,
     port: int,
     gpus: tuple[str, ...] | None,
     name: str,
@@ -193,55 +198,83 @@ def _pair(
 ) -> tuple[LaunchCommand, ...]:
     """Prefill servers, decode servers and the router; only the router listens beyond this machine."""
     router = _router(spec, installation)
-    each = gpus_needed(spec)
-    shares = _shares(installation, gpus, each, pair.prefill + pair.decode)
+    shares = _shares(installation, gpus, gpus_needed(spec), pair.prefill + pair.decode)
     notes = [*notes, *transfer_notes(pair, installation)]
-    servers: list[LaunchCommand] = []
-    urls: dict[str, list[str]] = {"prefill": [], "decode": []}
     halves = [("prefill", pair.prefill_args)] * pair.prefill + [("decode", pair.decode_args)] * pair.decode
+    servers: list[LaunchCommand] = []
     for (role, extra), share in zip(halves, shares, strict=True):
-        transfer = transfer_flag(spec, pair, role, installation, name)
-        own_port = free_port()
         server = _server(
             spec,
             installation,
             notes,
-            port=own_port,
+            port=free_port(),
             gpus=share,
             role=role,
-            host="127.0.0.1",
-            own={"kv-transfer-config": transfer, **spec.args, **extra},
+            host=_LOOPBACK,
+            own={"kv-transfer-config": transfer_config(spec, pair, role, installation, name), **spec.args, **extra},
             env=transfer_env(pair, free_port),
         )
         if pair.connector == "shared-folder":
             server = replace(server, scratch_folders=(shared_folder(spec, installation.version, name),))
         servers.append(server)
-        urls[role].append(f"http://127.0.0.1:{own_port}")
-    argv = router_argv(
-        router,
-        prefill=urls["prefill"],
-        decode=urls["decode"],
+    behind = ["--vllm-pd-disaggregation"]
+    for server in servers:
+        behind += [f"--{server.role}", f"http://{_LOOPBACK}:{server.port}"]
+    argv = router_argv(router, behind, spec.host, port, metrics_port=free_port(), patience_s=READY_TIMEOUT_S)
+    # It does not pass the client's key on to the halves: it sends its own, from this variable.
+    return (*servers, replace(_router_command(spec, argv, port), api_key_variables=("OPENAI_API_KEY",)))
+
+
+def _replicas(
+    spec: ServerSpec,
+    installation: Installation,
+    notes: Sequence[str],
+    *,
+    port: int,
+    gpus: tuple[str, ...] | None,
+    free_port: Callable[[], int],
+) -> tuple[LaunchCommand, ...]:
+    """Whole servers, each with GPUs of its own, and the router that spreads requests over them."""
+    router = _router(spec, installation)
+    shares = _shares(installation, gpus, gpus_needed(spec), spec.replicas)
+    servers = [
+        _server(spec, installation, notes, port=free_port(), gpus=share, role="replica", host=_LOOPBACK)
+        for share in shares
+    ]
+    behind = ["--worker-urls", *(f"http://{_LOOPBACK}:{server.port}" for server in servers)]
+    argv = router_argv(router, behind, spec.host, port, metrics_port=free_port(), patience_s=READY_TIMEOUT_S)
+    return (*servers, _router_command(spec, argv, port))
+
+
+def _router_command(spec: ServerSpec, argv: tuple[str, ...], port: int) -> LaunchCommand:
+    return LaunchCommand(
+        argv=argv,
+        served_name=spec.served_name or spec.model,
         host=spec.host,
         port=port,
-        metrics_port=free_port(),
-        patience_s=READY_TIMEOUT_S,
+        env={"NO_COLOR": "1"},
+        unset_env=("OPENAI_API_KEY",),  # the user's key for somebody else's service
+        api_key=spec.api_key,
+        role="router",
+        ready_timeout_s=READY_TIMEOUT_S,
+        max_model_len=spec.max_model_len,
+        gpus=(),
     )
-    return (
-        *servers,
-        LaunchCommand(
-            argv=argv,
-            served_name=servers[0].served_name,
-            host=spec.host,
-            port=port,
-            env={"NO_COLOR": "1"},
-            unset_env=_UNSET_ENV,
-            api_key=spec.api_key,
-            role="router",
-            ready_timeout_s=READY_TIMEOUT_S,
-            max_model_len=spec.max_model_len,
-            gpus=(),
-        ),
-    )
+
+
+def _distinct(free_port: Callable[[], int], taken: int) -> Callable[[], int]:
+    """The same, never twice the same port: a port stays free until its process listens."""
+    given = {taken}
+
+    def pick() -> int:
+        for _ in range(100):
+            port = free_port()
+            if port not in given:
+                given.add(port)
+                return port
+        raise VtopError("no free ports are left on this machine", "End what holds them: ss -tlnp")
+
+    return pick
 
 
 def _router(spec: ServerSpec, installation: Installation) -> str:

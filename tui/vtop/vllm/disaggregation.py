@@ -19,7 +19,7 @@ _ROLES_APART = (0, 33, 0)
 _NIXL_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
-def transfer_flag(
+def transfer_config(
     spec: ServerSpec, pair: Disaggregated, role: str, installation: Installation, name: str
 ) -> Mapping[str, object]:
     """The table of `--kv-transfer-config` for one half.

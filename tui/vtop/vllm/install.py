@@ -27,6 +27,7 @@ _ASK_PYTHON = (
     "print(json.dumps([sys.executable,p['purelib'],p['platlib'],*getattr(site,'getsitepackages',list)(),"
     "site.getusersitepackages()]))"
 )
+_UNTAGGED = (999, 0, 0)
 _ASK_TIMEOUT_S = 10.0
 _INSTALL_IT = (
     "Install it (pip install vllm) into an environment of its own and name that: --vllm DIRECTORY, or VTOP_VLLM. "
@@ -62,8 +63,9 @@ class Installation:
 
     @property
     def release(self) -> tuple[int, int, int]:
-        """The numbers of the version; (0, 0, 0) where it has none, as in a build from a bare checkout."""
-        return release(self.version)
+        """The numbers of the version; a build from a checkout without tags (`0.1.dev1+g...`) counts as the newest."""
+        numbers = release(self.version)
+        return _UNTAGGED if numbers < (0, 2, 0) else numbers
 
     @property
     def hypothetical(self) -> bool:

@@ -22,7 +22,9 @@ class LaunchCommand:
     unset_env: tuple[str, ...] = ()
     """Removed from the environment (PROMETHEUS_MULTIPROC_DIR, VLLM_PORT, ...)."""
     api_key: str | None = None
-    """A reference, `env:NAME` or `file:PATH`; resolved only while spawning, into VLLM_API_KEY."""
+    """A reference, `env:NAME` or `file:PATH`; resolved only while spawning, into `api_key_variables`."""
+    api_key_variables: tuple[str, ...] = ("VLLM_API_KEY",)
+    """Where the process looks for its key; the router of a P/D pair has another place."""
     role: str = ""
     """"" for a single server; `prefill`, `decode`, `router` inside a deployment."""
     version: str | None = None

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from vtop.errors import VtopError
 from vtop.vllm.install import Installation, release
-from vtop.vllm.versions import nearest_release
+from vtop.vllm.versions import known_versions
 
 Span = tuple[str, str | None]
 """First and last release; None: still there."""
@@ -92,9 +92,9 @@ KV_CACHE_DTYPES: Mapping[str, Span] = MappingProxyType(
 """Values of `--kv-cache-dtype`."""
 
 
-def in_span(version: str, span: Span) -> bool:
-    """Whether a version lies in a range of releases."""
-    at = release(nearest_release(version))
+def in_span(at: tuple[int, int, int], span: Span) -> bool:
+    """Whether a version lies in a range of releases; between two of them it counts as the earlier."""
+    at = max((known for known in map(release, known_versions()) if known <= at), default=at)
     first, last = span
     return release(first) <= at and (last is None or at <= release(last))
 
@@ -140,7 +140,7 @@ def _known(name: str, table: Mapping[str, Span], declared: frozenset[str], insta
     """By the installation's own words, else by the table; what neither knows is left to vLLM."""
     if declared:
         return name in declared
-    return name not in table or in_span(installation.version, table[name])
+    return name not in table or in_span(installation.release, table[name])
 
 
 def _whether_there(plugin: str, installation: Installation) -> str:
@@ -154,6 +154,6 @@ def _refusal(
 ) -> VtopError:
     span = table.get(name)
     when = f" (vLLM {describe_span(span)} has it)" if span else ""
-    known = declared or {word for word, its in table.items() if in_span(installation.version, its)}
+    known = declared or {word for word, its in table.items() if in_span(installation.release, its)}
     near = get_close_matches(name, sorted(known), n=3, cutoff=0.4) or sorted(known)[:8]
     return VtopError(f"vLLM {installation.version} has no {what} {name}{when}", f"It has {', '.join(near)}.")

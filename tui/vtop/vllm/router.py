@@ -47,34 +47,25 @@ def find_router(spec: ServerSpec | None = None) -> str:
 
 
 def router_argv(
-    command: str,
-    *,
-    prefill: Sequence[str],
-    decode: Sequence[str],
-    host: str,
-    port: int,
-    metrics_port: int,
-    patience_s: float,
+    command: str, behind: Sequence[str], host: str, port: int, *, metrics_port: int, patience_s: float
 ) -> tuple[str, ...]:
-    """The router in front of a pair.
+    """The command line of a router.
 
     Args:
         command: from `find_router`.
-        prefill: URLs of the prefill servers.
-        decode: URLs of the decode servers.
+        behind: the words that name the servers behind it.
         host: where it listens.
         port: where clients connect.
         metrics_port: for its own metrics; it always opens one.
         patience_s: how long the servers behind it may take to start.
     """
-    argv = [command, "--vllm-pd-disaggregation"]
-    for flag, urls in (("--prefill", prefill), ("--decode", decode)):
-        for url in urls:
-            argv += [flag, url]
-    argv += ["--host", host, "--port", str(port), "--prometheus-port", str(metrics_port), "--policy", "round_robin"]
-    argv += ["--worker-startup-timeout-secs", str(round(patience_s))]
-    argv += ["--worker-startup-check-interval", str(_CHECK_INTERVAL_S)]
-    return tuple(argv)
+    return (
+        command,
+        *behind,
+        *("--host", host, "--port", str(port), "--prometheus-port", str(metrics_port), "--policy", "round_robin"),
+        *("--worker-startup-timeout-secs", str(round(patience_s))),
+        *("--worker-startup-check-interval", str(_CHECK_INTERVAL_S)),
+    )
 
 
 def _usual_places() -> Iterator[Path]:

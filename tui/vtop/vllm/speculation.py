@@ -66,7 +66,7 @@ def _check_method(plan: Speculative, installation: Installation) -> None:
         there = plan.method in declared or (plan.method == "draft_model" and release < _NAMED_DRAFT)
         there = there or (plan.method == "mtp" and any(word.endswith("mtp") for word in declared))
     else:
-        there = in_span(version, METHODS[plan.method])
+        there = in_span(release, METHODS[plan.method])
     if not there:
         raise VtopError(
             f"vLLM {version} has no speculation method {plan.method} "
