@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint format bench test-long real-env screenshots wheel clean
+.PHONY: demo test lint format bench test-real test-long real-env screenshot clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,19 @@ lint: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The real vLLM for CPU: an environment of 4 GB in .real, made once.
+real-env:
+	$(PYTHON) tests/real/make_env.py --router .real
+
+test-real: $(VENV)/.installed real-env
+	VTOP_REAL_ENV=$(CURDIR)/.real $(BIN)/python -m pytest tests/real -m "real and not long"
+
+test-long: $(VENV)/.installed real-env
+	VTOP_REAL_ENV=$(CURDIR)/.real $(BIN)/python -m pytest -m "long or real"
+
+screenshot: $(VENV)/.installed
+	$(BIN)/python tests/make_screenshot.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench
