@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from vtop.clock import Clock
 from vtop.telemetry.gpu import gpm
-from vtop.telemetry.gpu.device import Device
+from vtop.telemetry.gpu.device import EVERY_SECOND_S, Device
 from vtop.telemetry.gpu.gpm import Gpm, gpm_percent
 from vtop.telemetry.gpu.memory import read_memory, system_memory
 from vtop.telemetry.gpu.nvml_calls import U32_SENTINEL, Calls
 from vtop.telemetry.gpu.processes import ProcessNames, read_processes
-from vtop.telemetry.snapshot import Bandwidth, GpuReading
+from vtop.telemetry.snapshot import Bandwidth, GpuProcess, GpuReading
 
 _MOST_INSTANCES = 7
 """Of any GPU so far; for drivers that do not say."""
@@ -28,6 +29,9 @@ class _Instance:
     gpu_instance_id: int | None
     compute_instance_id: int | None
     gpm: Gpm | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    note: str = ""
+    listed_s: float = -math.inf
 
 
 class MigInstances:
@@ -98,7 +102,10 @@ class MigInstances:
         calls = instance.calls
         calls.missing.clear()
         memory = read_memory(calls, instance.handle, "", system_memory)
-        processes, note = read_processes(calls, instance.handle, self._names)
+        now_s = self._clock.monotonic()
+        if now_s - instance.listed_s >= EVERY_SECOND_S:
+            instance.listed_s = now_s
+            instance.processes, instance.note = read_processes(calls, instance.handle, self._names)
         values: dict[int, float] = {}
         if instance.gpu_instance_id is not None and instance.compute_instance_id is not None:
             if instance.gpm is None and self._parent.gpm_live():
@@ -117,8 +124,8 @@ class MigInstances:
         }
         if percent is None:
             missing["bandwidth"] = "needs two samples" if live else "needs GPM: Hopper or newer"
-        if note:
-            missing["processes"] = note
+        if instance.note:
+            missing["processes"] = instance.note
         return GpuReading(
             uuid=instance.uuid,
             index=whole.index,
@@ -135,7 +142,7 @@ class MigInstances:
             memory_clock_mhz=whole.memory_clock_mhz,
             memory_clock_max_mhz=whole.memory_clock_max_mhz,
             throttle=whole.throttle,
-            processes=processes,
+            processes=instance.processes,
             mig_parent=whole.uuid,
             gpu_instance_id=instance.gpu_instance_id,
             compute_instance_id=instance.compute_instance_id,

@@ -15,6 +15,7 @@ import psutil
 from vtop.telemetry.gpu.nvml_calls import U32_SENTINEL, Calls, counter
 from vtop.telemetry.snapshot import GpuProcess
 
+_REMEMBERED = 1024
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
 """Linux gives its first pid namespace this fixed number (PROC_PID_INIT_INO)."""
 
@@ -69,6 +70,8 @@ class ProcessNames:
         except psutil.Error:
             self._names.pop(pid, None)
             return None
+        if len(self._names) >= _REMEMBERED:
+            self._names.clear()
         self._names[pid] = (created, name)
         return name
 
