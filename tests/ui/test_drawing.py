@@ -11,7 +11,6 @@ from rich.cells import cell_len
 
 from ui.fake_service import NOW, engine, failed, gpu, ready, snapshot, wave
 from ui.looks import LOG, app_for, settle
-from vtop.ui.canvas import Canvas
 from vtop.ui.charts.bars import bar, history_row
 from vtop.ui.charts.binning import binned, nice_top
 from vtop.ui.charts.braille import area, resample
@@ -122,7 +121,8 @@ def test_chart_has_the_size_asked_for(glyphs: object) -> None:
 
 def _spec() -> ChartSpec:
     spec = history_spec(
-        [(wave(84.0, 20.0, gap=(40, 60)), "ttft")], now=NOW, span_s=120, width=58, height=12, unit=lambda v: f"{v:g} ms",
+        [(wave(84.0, 20.0, gap=(40, 60)), "ttft")], now=NOW, span_s=120, width=58, height=12,
+        unit=lambda v: f"{v:g} ms",
         floor=60.0,
     )  # fmt: skip
     assert spec is not None
@@ -329,10 +329,10 @@ async def test_search_finds_goes_round_and_says_where_it_stands() -> None:
         for key in ("g", "slash", *"core.py", "enter"):
             await pilot.press(key)
             await settle(pilot)
-        assert "/core.py  1 of 2" in app.screen.heading()  2 of 2 type: ignore[attr-defined]
+        assert "/core.py  1 of 2" in app.screen.heading()  # type: ignore[attr-defined]
         await pilot.press("n")
         await settle(pilot)
-        assert "2 of 2" in app.screen.heading()  2 of 2 type: ignore[attr-defined]
+        assert "2 of 2" in app.screen.heading()  # type: ignore[attr-defined]
         await pilot.press("N")
         await settle(pilot)
-        assert "1 of 2" in app.screen.heading()  2 of 2 type: ignore[attr-defined]
+        assert "1 of 2" in app.screen.heading()  # type: ignore[attr-defined]

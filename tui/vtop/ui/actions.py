@@ -36,7 +36,7 @@ class Action:
     """One thing that can be done."""
 
     id: str
-    """Its name in the `[keys]` table of the settings."""
+    """Its name in the `[keymap]` table of the settings."""
     keys: str
     """Default keys, by comma."""
     label: str
@@ -245,12 +245,12 @@ def keys_of(action: Action, keymap: Mapping[str, str]) -> list[str]:
 
 
 def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
-    """What is wrong with a user's `[keys]` table, one line each."""
-    problems = [f"[keys] {name}: there is no such action" for name in keymap if name not in BY_ID]
+    """What is wrong with a user's `[keymap]` table, one line each."""
+    problems = [f"[keymap] {name}: there is no such action" for name in keymap if name not in BY_ID]
     owners: dict[str, str] = {}
     for action in ACTIONS:
         for key in keymap.get(action.id, action.keys).split(","):
             other = owners.setdefault(key.strip(), action.id)
             if other != action.id:
-                problems.append(f"[keys] {key.strip()} is both {other} and {action.id}; the first one wins")
+                problems.append(f"[keymap] {key.strip()} is both {other} and {action.id}; the first one wins")
     return problems

@@ -36,8 +36,11 @@ from vtop.ui.transitions import Ending, endings
 from vtop.ui.view import View
 from vtop.ui.words import selected, step_through
 
-CLOSE_WITHIN_S = 0.15
-"""How long the service may take to close before the screen is left anyway."""
+CLOSE_AHEAD_S = 0.04
+"""How long the service may close while the screen still stands."""
+
+CLOSE_WITHIN_S = 0.05
+"""How long it may go on closing once the terminal is given back; then it is left, and its servers live on."""
 
 EXPORTS = ("md", "csv", "html")
 """Forms that `o` writes."""
@@ -104,6 +107,8 @@ class VtopApp(App[int]):
         self.demo = Demo(self) if demo else None
         self._painter: Timer | None = None
         self._before: Snapshot | None = None
+        self._close_task: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._paint_failed = ""
         self.register_theme(DARK)
         self.register_theme(LIGHT)
@@ -150,10 +155,23 @@ class VtopApp(App[int]):
                 for view in newest.servers
                 if view.status.owned and view.status.state in (ServerState.READY, ServerState.STARTING)
             )
-        self.pump.disconnect()
-        self.calls.cancel()
-        closing = asyncio.get_running_loop().create_task(self._close_service())
-        await asyncio.wait({closing}, timeout=CLOSE_WITHIN_S)
+        await asyncio.wait({self._begin_close()}, timeout=CLOSE_WITHIN_S)
+
+    def leave(self, code: int = 0) -> None:
+        """Leaves: the service closes while Textual waits for its input thread, so that neither waits for the other."""
+
+        async def ahead() -> None:
+            await asyncio.wait({self._begin_close()}, timeout=CLOSE_AHEAD_S)
+            self.exit(code)
+
+        self._leaving = asyncio.get_running_loop().create_task(ahead())
+
+    def _begin_close(self) -> asyncio.Task[None]:
+        if self._close_task is None:
+            self.pump.disconnect()
+            self.calls.cancel()
+            self._close_task = asyncio.get_running_loop().create_task(self._close_service())
+        return self._close_task
 
     async def _close_service(self) -> None:
         with contextlib.suppress(Exception):

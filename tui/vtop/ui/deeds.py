@@ -317,7 +317,7 @@ class Deeds:
                 "The test is stopped; what was measured is kept. Servers keep running.",
                 "Leave",
                 "Stay",
-                lambda: app.exit(0),
+                app.leave,
             )
         elif app.compare_running():
             app.ask(
@@ -325,10 +325,10 @@ class Deeds:
                 "It is stopped and its servers end; finished runs are kept.",
                 "Leave",
                 "Stay",
-                lambda: app.exit(0),
+                app.leave,
             )
         else:
-            app.exit(0)
+            app.leave()
 
     # Help for keys that cannot act.
 

@@ -17,7 +17,7 @@ from vtop.ui.display import DisplaySettings, terminal_environment
 if TYPE_CHECKING:
     from vtop.ui.app import VtopApp
 
-LEAVE_WITHIN_S = 0.05
+LEAVE_WITHIN_S = 0.02
 """How long tasks that were cancelled may take to end before they are left."""
 
 HANGUP_CODE = 128 + 1
@@ -62,7 +62,7 @@ def run_app(
         if signum == signal.SIGHUP:
             hung_up = True
             _let_go_of_terminal()
-        loop.call_soon_threadsafe(app.exit, HANGUP_CODE if hung_up else 0)
+        loop.call_soon_threadsafe(app.leave, HANGUP_CODE if hung_up else 0)
 
     with _handled((signal.SIGHUP, signal.SIGTERM), leave):
         try:
