@@ -173,7 +173,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("presets", nargs="*", metavar="PRESET")
     compare.add_argument("--workload", metavar="NAME")
     compare.add_argument(
-        "--repeats", type=int, default=3, metavar="N", help="runs of each preset (3); 1 gives no verdict"
+        "--repeats", type=int, metavar="N", help="runs of each preset (3; 2 with --sim); 1 gives no verdict"
     )
     compare.add_argument("-n", "--requests", type=int, metavar="N")
     compare.add_argument("-c", "--concurrency", type=int, metavar="N")

@@ -19,6 +19,10 @@ from vtop.preset_files import parse_set
 from vtop.service import VtopService
 
 _LOOK_EVERY_S = 0.25
+DEFAULT_REPEATS = 3
+SIMULATED_REPEATS = 2
+SIMULATED_REQUESTS = 32
+SIMULATED_TOKENS = 64
 _HEADING = (
     "CONFIGURATION",
     "TOK/S",
@@ -138,18 +142,20 @@ def run_compare(arguments: argparse.Namespace) -> int:
     """Plans, runs, prints; exit 1 when it failed, 130 when it was cut."""
     if arguments.resume is None and len(arguments.presets) < 1:
         raise UsageError("nothing to compare", "`vtop compare baseline prefix-caching --workload prefix`, for example.")
-    if arguments.repeats < 1:
+    if arguments.repeats is not None and arguments.repeats < 1:
         raise UsageError(f"--repeats {arguments.repeats}: at least one run is needed", "Three give an interval.")
+    # Simulated time passes as slowly as real time: without a wish of one's own, a table in two minutes.
+    short = bool(arguments.sim) and arguments.workload is None
     request = CompareRequest(
         presets=tuple(arguments.presets),
-        workload=arguments.workload,
-        repeats=arguments.repeats,
+        workload=arguments.workload or ("demo" if short else None),
+        repeats=arguments.repeats or (SIMULATED_REPEATS if arguments.sim else DEFAULT_REPEATS),
         overrides=parse_set(arguments.set),
         simulated=bool(arguments.sim),
         gpu=arguments.gpu,
-        requests=arguments.requests,
+        requests=arguments.requests or (SIMULATED_REQUESTS if short else None),
         concurrency=arguments.concurrency,
-        max_tokens=arguments.max_tokens,
+        max_tokens=arguments.max_tokens or (SIMULATED_TOKENS if short else None),
         seed=arguments.seed,
         order=arguments.order,
         warmup=arguments.warmup,

@@ -43,7 +43,7 @@ class Order:
 
 
 class Stage:
-    """One stretch of load: warm-up without a barrier, then counted requests until count, time or stop."""
+    """One stretch of load: warm-up until its last answer, then counted requests until count, time or stop."""
 
     def __init__(
         self,
@@ -85,6 +85,8 @@ class Stage:
         self._ended: deque[tuple[Exchange, Order]] = deque()
         self._reading = False
         self._warmups: deque[Order] = deque()
+        self._held = 0
+        """Streams that wait for the last warm-up answer."""
         self._orders: deque[Order] = deque()
         self._waiting: deque[Order] = deque()
         self._exhausted = False
@@ -273,6 +275,17 @@ class Stage:
         if self._warmups:
             self._send(self._warmups.popleft())
             return
+        if self.started_s is None and any(not order.counted for order in self._active.values()):
+            # A stream that began to count while others still warm up would queue behind answers that nobody counts:
+            # on a server that takes one request at a time that is half of a short run.
+            self._held += 1
+            return
+        held, self._held = self._held, 0
+        self._send_counted()
+        for _ in range(held):
+            self._send_counted()
+
+    def _send_counted(self) -> None:
         duration = self._shape.duration_s
         if duration is not None and self.started_s is not None and monotonic() - self.started_s >= duration:
             self._exhausted = True
