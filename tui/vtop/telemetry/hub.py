@@ -17,7 +17,7 @@ from vtop.telemetry.energy import EnergyMeter
 from vtop.telemetry.gpu.source import GpuFrame, GpuSource
 from vtop.telemetry.history import HistoryStore
 from vtop.telemetry.points import gpu_point, server_point
-from vtop.telemetry.sampler import GpuSampler
+from vtop.telemetry.sampler import PERIOD_S, GpuSampler
 from vtop.telemetry.scrape import Poller, ServerAccess
 from vtop.telemetry.snapshot import (
     Event,
@@ -82,6 +82,7 @@ class Hub:
         interval_s: between two snapshots and two scrapes.
         window_s: of rates and latencies.
         access: key and certificates for a server; None: none needed.
+        gpu_period_s: between two readings of the GPUs.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class Hub:
         interval_s: float = 1.0,
         window_s: float = 10.0,
         access: Callable[[ServerStatus], ServerAccess | None] | None = None,
+        gpu_period_s: float = PERIOD_S,
     ) -> None:
         self.history = HistoryStore()
         self.interval_s = interval_s
         self._clock = clock or SystemClock()
         self._gpu_source = gpu_source
+        self._gpu_period_s = gpu_period_s
         self._host_source = host_source
         self._server_statuses = server_statuses
         self._verdict = verdict
@@ -231,7 +234,7 @@ class Hub:
 
     def _start_workers(self) -> None:
         if self._gpu_source is not None and self._sampler is None:
-            self._sampler = GpuSampler(self._gpu_source, self._clock)
+            self._sampler = GpuSampler(self._gpu_source, self._clock, self._gpu_period_s)
             self._sampler.start()
         if self._host_source is not None and self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="vtop-host")
