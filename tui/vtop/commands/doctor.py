@@ -49,7 +49,7 @@ def _gpu() -> Finding:
         )
     sources = {gpu.bandwidth.source for gpu in frame.gpus if gpu.bandwidth is not None}
     measured = ", ".join(sorted(sources)) or "nothing yet"
-    words = f"{len(frame.gpus)} x {frame.gpus[0].name}, driver {frame.status.driver}, bandwidth by {measured}"
+    words = f"{', '.join(gpu.name for gpu in frame.gpus)}, driver {frame.status.driver}, bandwidth by {measured}"
     return Finding("GPU", True, words)
 
 

@@ -8,7 +8,7 @@ from vtop.errors import VtopError
 from vtop.hardware import Card, find_card
 from vtop.known_models import known_shape
 from vtop.load.progress import LoadProgress
-from vtop.roofline import Setup
+from vtop.roofline import Setup, decode_cost
 from vtop.service.remembering import recall_preset
 from vtop.telemetry.snapshot import GpuReading, ServerView, Verdict
 from vtop.telemetry.verdict import ServerFacts, facts_for_spec, verdict
@@ -55,6 +55,22 @@ class Judge:
         if not own and wanted is None and len(gpus) == 1:
             own = list(gpus)
         return find_card(own[0].name) if own else None
+
+    def bytes_per_s(self, view: ServerView, gpus: Sequence[GpuReading]) -> float | None:
+        """DRAM traffic of one GPU of a server by arithmetic: bytes of a decode step x steps per second.
+
+        None where a term is not known. Prefills are left out, so it is a lower bound while prompts arrive.
+        """
+        engine = view.engine
+        setup = self.facts(view, gpus).setup
+        if engine is None or setup is None or not engine.running or engine.generation_tokens_per_s is None:
+            return None
+        if engine.kv_usage is None or engine.kv_capacity_tokens is None:
+            return None
+        length = engine.speculation.mean_length if engine.speculation else None
+        steps_per_s = engine.generation_tokens_per_s / (engine.running * (length or 1.0))
+        context = engine.kv_usage * engine.kv_capacity_tokens / engine.running
+        return decode_cost(setup, engine.running, context).bytes * steps_per_s
 
     def _client_limit(self, view: ServerView) -> str:
         progress = self._load_progress()

@@ -14,7 +14,7 @@ from vtop.preset_files import Catalog, load_catalog, warnings, with_overrides
 from vtop.presets import Preset
 from vtop.service.options import ServiceOptions
 from vtop.sim.commands import sim_commands
-from vtop.telemetry.gpu.matching import free_gpus
+from vtop.telemetry.gpu.matching import free_gpus, shortage
 from vtop.telemetry.gpu.source import GpuFrame
 from vtop.vllm.dialect import commands as vllm_commands
 from vtop.vllm.dialect import masked_env
@@ -144,6 +144,18 @@ class Launcher:
         indices = tuple(str(gpu.index) for uuid in choice.uuids for gpu in gpus if gpu.uuid == uuid)
         return indices, choice.uuids, (choice.reason,)
 
+    def _memory_warnings(self, launch: Launch) -> list[str]:
+        """Whether the wanted share of memory is free on the GPUs of a start, and who has it."""
+        frame = self._gpu_frame()
+        uuids = launch.commands[0].gpus
+        if launch.installation is None or frame is None or not uuids:
+            return []
+        share = launch.preset.server.gpu_memory_utilization or 0.9
+        lacking = shortage(frame.gpus, uuids, share)
+        if lacking is None:
+            return []
+        return [f"{lacking.text}; --set gpu_memory_utilization={lacking.fitting_share:.2f} would fit now"]
+
     def card(self) -> Card | None:
         """The card that a new server would run on."""
         if self._options.simulated:
@@ -160,6 +172,7 @@ class Launcher:
         for command in launch.commands:
             if port_is_taken(command.port, command.host):
                 speaks_against.append(f"port {command.port} is taken (--set port=auto finds another)")
+        speaks_against += self._memory_warnings(launch)
         return LaunchPlan(
             preset=launch.preset.name,
             name=name,

@@ -19,6 +19,7 @@ from vtop.hardware import find_card
 from vtop.servers.discovery import SCAN_EVERY_S, Discovery
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.servers.supervisor import Supervisor
+from vtop.service.judging import Judge
 from vtop.service.options import ServiceOptions
 from vtop.telemetry.gpu.dcgm import DcgmExporter, DcgmOverlay
 from vtop.telemetry.gpu.estimating import EstimatingSource
@@ -27,7 +28,7 @@ from vtop.telemetry.gpu.nvml import NvmlSource
 from vtop.telemetry.gpu.simulated import SimulatedGpuSource
 from vtop.telemetry.gpu.source import GpuFrame, GpuSource
 from vtop.telemetry.host import HostSource
-from vtop.telemetry.hub import Hub, Judge
+from vtop.telemetry.hub import Hub
 from vtop.telemetry.scrape import ServerAccess
 from vtop.telemetry.snapshot import Snapshot
 
@@ -182,7 +183,9 @@ def make_source(
         card = find_card(name)
         return None if card is None else (card.bandwidth_bytes_per_s, "datasheet")
 
-    real = EstimatingSource(real, lambda: counted_bytes(snapshot()), clock, peak)
+    real = EstimatingSource(
+        real, lambda: counted_bytes(snapshot()), lambda: modelled_bytes(snapshot(), judge), clock, peak
+    )
     return SwitchingSource(real, simulated, lambda: bool(simulated_urls()))
 
 
@@ -196,6 +199,16 @@ def counted_bytes(snapshot: Snapshot | None) -> Mapping[str, tuple[float, float]
         for uuid in view.status.gpu_uuids or ():
             read, written = sums.get(uuid, (0.0, 0.0))
             sums[uuid] = (read + engine.read_bytes_per_s, written + engine.write_bytes_per_s)
+    return sums
+
+
+def modelled_bytes(snapshot: Snapshot | None, judge: Judge) -> Mapping[str, float]:
+    """UUID -> bytes a second by arithmetic, of all servers on that GPU together."""
+    sums: dict[str, float] = {}
+    for view in snapshot.servers if snapshot is not None else ():
+        traffic = judge.bytes_per_s(view, snapshot.gpus if snapshot is not None else ())
+        for uuid in view.status.gpu_uuids or () if traffic is not None else ():
+            sums[uuid] = sums.get(uuid, 0.0) + (traffic or 0.0)
     return sums
 
 
@@ -224,7 +237,7 @@ def make_hub(options: ServiceOptions, clock: Clock, watch: Watch, supervisor: Su
 
     hub = Hub(
         clock=clock,
-        gpu_source=make_source(options, clock, watch, newest),
+        gpu_source=make_source(options, clock, watch, newest, judge),
         host_source=HostSource(),
         server_statuses=watch.statuses,
         verdict=judge,
