@@ -117,7 +117,8 @@ def fit(
     concurrency = concurrency or spec.max_num_seqs or DEFAULT_CONCURRENCY
     utilization = spec.gpu_memory_utilization or DEFAULT_UTILIZATION
     memory = card.memory_bytes * utilization
-    draft = draft_setup(setup, spec.speculative) if spec.speculative else None
+    guess = spec.speculative
+    draft = draft_setup(setup, guess.method, guess.model) if guess else None
     weights = weight_bytes(setup) + (weight_bytes(draft) if draft else 0.0)
     low, middle, high = _overhead(setup, spec)
     each = kv_bytes_for_context(setup, context) + (kv_bytes_for_context(draft, context) if draft else 0.0)

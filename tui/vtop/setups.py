@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vtop.known_models import find_shape, known_shape
+from vtop.known_models import find_shape
 from vtop.model_shapes import UNQUANTIZED, ModelShape, Quantization, quantization_named
-from vtop.presets import ServerSpec, Speculative
+from vtop.presets import ServerSpec
 from vtop.roofline import Setup, draft_head
 
 LOOK_UP_FREE = frozenset({"ngram", "ngram_gpu", "suffix"})
@@ -67,11 +67,15 @@ def kv_value_bytes(dtype: str | None) -> float:
     return 2.0
 
 
-def draft_setup(setup: Setup, speculative: Speculative) -> Setup | None:
-    """The drafter beside a model; None where guessing is free or the draft model's shape is not known."""
-    if speculative.method in LOOK_UP_FREE:
+def draft_setup(setup: Setup, method: str, model: str | None = None) -> Setup | None:
+    """The drafter beside a model; None where guessing is free or the draft model's shape is not known.
+
+    Raises:
+        VtopError: the draft model is a folder whose config.json cannot be used.
+    """
+    if method in LOOK_UP_FREE:
         return None
-    if speculative.method == "draft_model":
-        shape = known_shape(speculative.model or "")
+    if method == "draft_model":
+        shape = find_shape(model) if model else None
         return Setup(shape, tensor_parallel=setup.tensor_parallel) if shape is not None else None
-    return Setup(draft_head(setup.shape, speculative.method), tensor_parallel=setup.tensor_parallel)
+    return Setup(draft_head(setup.shape, method), tensor_parallel=setup.tensor_parallel)

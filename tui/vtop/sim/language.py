@@ -13,7 +13,7 @@ from vtop.sim.vocabulary import COMMA, FULL_STOP, WORDS
 
 COPY_RUN_TOKENS = 24
 """Mean length of a passage that an answer takes over word for word ..."""
-ASKED_COPY_RUN_TOKENS = 200
+ASKED_COPY_RUN_TOKENS = 60
 """... and when it was asked to do just that."""
 LEAST_REPETITION = 0.05
 """Any answer takes over names and phrases."""

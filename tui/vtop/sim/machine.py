@@ -7,13 +7,14 @@ from typing import Any
 
 from vtop.errors import VtopError
 from vtop.hardware import Card, find_card
-from vtop.known_models import find_shape, known_shape
+from vtop.known_models import find_shape
 from vtop.model_shapes import UNQUANTIZED, Quantization, quantization_named
 from vtop.roofline import Setup, kv_bytes_per_token, kv_pool_bytes, weight_bytes
+from vtop.setups import LOOK_UP_FREE, draft_setup
 from vtop.sim.kv_cache import BLOCK_TOKENS
 from vtop.sim.options import Options
 from vtop.sim.scheduler import Limits
-from vtop.sim.speculation import SpeculationPlan, drafter
+from vtop.sim.speculation import SpeculationPlan
 
 
 class StartFailure(Exception):
@@ -201,12 +202,13 @@ def _speculation(config: dict[str, Any] | None, setup: Setup) -> SpeculationPlan
     minimum = config.get("prompt_lookup_min")
     low = int(minimum or maximum or 5)
     high = int(maximum or minimum or 5)
-    shape = None
-    if method == "draft_model":
-        shape = known_shape(str(model)) or find_shape(str(model))
-        if shape is None:
-            raise StartFailure("OSError", f"Invalid repository ID or local directory specified: '{model}'", "config")
-    return SpeculationPlan(method, tokens, min(low, high), high, drafter(method, setup, shape))
+    try:
+        draft = draft_setup(setup, method, str(model) if model else None)
+    except VtopError as error:
+        raise StartFailure("ValueError", error.what, "config") from error
+    if draft is None and method not in LOOK_UP_FREE:
+        raise StartFailure("OSError", f"Invalid repository ID or local directory specified: '{model}'", "config")
+    return SpeculationPlan(method, tokens, min(low, high), high, draft)
 
 
 def _out_of_memory(card: Card, weights: float, setup: Setup) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vtop.model_shapes import ModelShape
-from vtop.roofline import Setup, draft_head
+from vtop.roofline import Setup
+from vtop.setups import LOOK_UP_FREE
 
 ACCEPTANCE: dict[str, float] = {
     "draft_model": 0.65,
@@ -37,16 +37,7 @@ class SpeculationPlan:
     @property
     def looks_up(self) -> bool:
         """Guesses come from the request's own tokens."""
-        return self.method in {"ngram", "ngram_gpu", "suffix"}
-
-
-def drafter(method: str, target: Setup, draft_shape: ModelShape | None) -> Setup | None:
-    """The model that drafts, or None for a look-up."""
-    if method in {"ngram", "ngram_gpu", "suffix"}:
-        return None
-    if method == "draft_model":
-        return Setup(draft_shape, tensor_parallel=target.tensor_parallel) if draft_shape is not None else None
-    return Setup(draft_head(target.shape, method), tensor_parallel=target.tensor_parallel)
+        return self.method in LOOK_UP_FREE
 
 
 class NgramIndex:

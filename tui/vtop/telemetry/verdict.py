@@ -230,7 +230,8 @@ def _queue_seqs(scene: _Scene, waiting: float, limit: int) -> Verdict:
     while wanted < scene.running + waiting:
         wanted *= 2
     headline = (
-        f"Queue-bound: {_requests(waiting)} while {units.count(scene.running)} run, all that --max-num-seqs {limit} "
+        f"Queue-bound: {_requests(waiting)} while {units.count(scene.running)} "
+        f"{'runs' if scene.running == 1 else 'run'}, all that --max-num-seqs {limit} "
         "allows."
     )
     return Verdict(
@@ -472,8 +473,10 @@ def _card_terms(scene: _Scene, setup: Setup, card: Card, cost: StepCost) -> list
         found.append(
             ("link time", f"{units.bytes_decimal(cost.link_bytes)} of all-reduce: {units.duration(time.link_s)}")
         )
-    yields = f" / {scene.length:.2f} tokens a step" if scene.length > 1 else ""
-    found.append(("TPOT floor", f"{units.duration(time.total_s)}{yields} = {units.duration(scene.floor_s)}"))
+    floor = units.duration(scene.floor_s)
+    if scene.length > 1:
+        floor = f"{units.duration(time.total_s)} / {scene.length:.2f} tokens a step = {floor}"
+    found.append(("TPOT floor", floor))
     if scene.tpot_s is not None:
         found.append(("TPOT now", f"{units.duration(scene.tpot_s)}, {scene.tpot_s / scene.floor_s:.2f}x the floor"))
     ridge = critical_batch(setup, card)
