@@ -162,7 +162,11 @@ class SwitchingSource:
 
 
 def make_source(
-    options: ServiceOptions, clock: Clock, watch: Watch, snapshot: Callable[[], Snapshot | None]
+    options: ServiceOptions,
+    clock: Clock,
+    watch: Watch,
+    snapshot: Callable[[], Snapshot | None],
+    judge: Judge,
 ) -> GpuSource:
     """The GPU readings that these options ask for."""
 
