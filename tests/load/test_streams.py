@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from load_helpers import DATA, replaying, send
 
 from vtop.load.answer import Answer, read_answer, tpot_by_choice_s, tpot_s, verdict
@@ -93,3 +95,25 @@ async def test_recorded_stream_over_a_socket(case: dict[str, Any], end: str) -> 
     assert replay.written_s[index] - 0.001 <= record.first_token_s
     assert record.ttft_s is not None
     assert record.ttft_s >= low / 1000 / SPEED - 0.005
+
+
+def _token(text: str, **more: object) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    return b"data: " + json.dumps({"id": "1", "choices": [choice], **more}, ensure_ascii=False).encode() + b"\n\n"
+
+
+TEXTS = st.one_of(st.text(max_size=8), st.sampled_from(['"', "\\", '\\"', '"content": "', " w", "", "é\U0001f680"]))
+
+
+@given(st.lists(TEXTS, max_size=12))
+def test_whatever_the_text_holds_it_comes_out_as_json_says(texts: list[str]) -> None:
+    events = [_token(text) for text in texts]
+    answer = read_answer([(float(i), event) for i, event in enumerate(events)])
+    assert answer.text == "".join(texts)
+    assert answer.token_stamps == [float(i) for i, text in enumerate(texts) if text]
+
+
+def test_an_error_beside_choices_ends_the_answer() -> None:
+    events = [_token("a"), _token("b"), _token("c", error={"message": "died"}), _token("d")]
+    answer = read_answer([(float(i), event) for i, event in enumerate(events)])
+    assert (answer.text, answer.error) == ("ab", "died")
