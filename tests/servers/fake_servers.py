@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,17 @@ def fake(*words: str, port: int | None = None, **fields: Any) -> LaunchCommand:
     argv = (sys.executable, str(FAKE), "--port", str(port), *words)
     values: dict[str, Any] = {"argv": argv, "served_name": "tiny", "host": "127.0.0.1", "port": port}
     return LaunchCommand(**{**values, "max_model_len": 2048, **fields})
+
+
+@contextlib.contextmanager
+def running(*argv: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that vtop has nothing to do with; ended with the block."""
+    process = subprocess.Popen([sys.executable, *argv], text=True, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 async def until(supervisor: Supervisor, name: str, *states: ServerState, message: str = "") -> ServerStatus:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psutil
 import pytest
 from fake_servers import DEADLINE_S, FAKE, QUICK, eventually, fake, free_port, gone, until
 
 from vtop.errors import VtopError
 from vtop.servers import adoption
-from vtop.servers.process import Place, alive, here, identify
+from vtop.servers.process import Place, ProcessIdentity, alive, here, identify
+from vtop.servers.state_files import ServerRecord, StateFolder
 from vtop.servers.status import ServerState
 from vtop.servers.supervisor import Supervisor
 
@@ -123,8 +128,6 @@ async def test_orphans_are_found_although_no_vtop_saw_them(root: Path, opened: O
 
 
 def children_of(pid: int) -> int:
-    import psutil
-
     return len(psutil.Process(pid).children())
 
 
@@ -307,9 +310,39 @@ async def test_two_vtops_see_each_others_servers(root: Path) -> None:
     await other.close()
 
 
-async def test_closing_is_quick_with_a_hung_server_and_leaves_it(root: Path) -> None:
-    import time
+async def test_two_vtops_start_the_same_name_at_once(root: Path) -> None:
+    """One of them wins; the other is told, and no second process exists."""
+    one, other = Supervisor(root, patience=QUICK), Supervisor(root, patience=QUICK)
+    await one.open()
+    await other.open()
+    starts = (vtop.start("one", "baseline", [fake("--engine", "")]) for vtop in (one, other))
+    results = await asyncio.gather(*starts, return_exceptions=True)
+    assert sorted(type(result) for result in results if result is not None) == [VtopError]
+    await until(one, "one", S.READY) if results[0] is None else await until(other, "one", S.READY)
+    winner = one if results[0] is None else other
+    assert len(winner.status("one").pids) == 1
+    assert (await winner.stop("one")).stopped
+    await one.close()
+    await other.close()
 
+
+async def test_a_disk_that_fills_up_later_is_told_and_the_server_is_watched_on(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await supervisor.start("one", "baseline", [fake("--boot", "1")])
+
+    def full(self: StateFolder, record: ServerRecord) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFolder, "write", full)
+        assert (await supervisor.wait_ready("one", 30)).state is S.READY
+        assert "cannot be written: No space left on device" in supervisor.problems()[0].what
+    assert (await supervisor.stop("one")).stopped
+    assert supervisor.problems() == ()
+
+
+async def test_closing_is_quick_with_a_hung_server_and_leaves_it(root: Path) -> None:
     one = Supervisor(root, patience=QUICK)
     await one.open()
     await one.start("one", "baseline", [fake("--answer-s", "30")])
@@ -338,10 +371,6 @@ async def test_forget_only_what_has_ended(supervisor: Supervisor, root: Path) ->
 
 
 def test_identity_survives_json_and_knows_its_process() -> None:
-    import msgspec
-
-    from vtop.servers.process import ProcessIdentity
-
     identity = identify(os.getpid())
     assert identity is not None
     assert alive(msgspec.json.decode(msgspec.json.encode(identity), type=ProcessIdentity))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
 import pytest
-from fake_servers import FAKE, eventually, fake, free_port
+from fake_servers import FAKE, eventually, fake, free_port, running
 
 from vtop.servers.discovery import Discovery, find_processes, is_vllm_server, model_of, stray_engines
 from vtop.servers.status import ServerState
@@ -69,17 +68,13 @@ def test_the_model_is_read_from_the_arguments(words: Sequence[str], model: str |
 
 
 @pytest.fixture
-async def foreign(tmp_path: Path) -> AsyncIterator[tuple[int, int]]:
+def foreign(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """A server whose command line is `python .../vllm serve tiny --port N`; its pid and port."""
     script = tmp_path / "vllm"
     script.write_text(f"import runpy, sys\nsys.argv[1:3] = []\nrunpy.run_path({str(FAKE)!r}, run_name='__main__')\n")
     port = free_port()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(script), "serve", "tiny", "--port", str(port), "--engine", ""
-    )
-    yield process.pid, port
-    process.kill()
-    await process.wait()
+    with running(str(script), "serve", "tiny", "--port", str(port), "--engine", "") as process:
+        yield process.pid, port
 
 
 async def test_a_foreign_server_is_found_and_not_owned(foreign: tuple[int, int], supervisor: Supervisor) -> None:
@@ -138,12 +133,11 @@ async def test_engines_without_a_server_are_told() -> None:
         "os.setsid(); print(os.getpid(), flush=True)\n"
         "os.execv(sys.executable, ['VLLM::EngineCore', '-c', 'import time; time.sleep(600)'])"
     )
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    pid = int(await process.stdout.readline())
-    try:
-        await eventually(lambda: (pid, "VLLM::EngineCore") in stray_engines())
-        assert (pid, "VLLM::EngineCore") not in stray_engines(ours=[pid])
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        await process.wait()
+    with running("-c", code, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        try:
+            await eventually(lambda: (pid, "VLLM::EngineCore") in stray_engines())
+            assert (pid, "VLLM::EngineCore") not in stray_engines(ours=[pid])
+        finally:
+            os.kill(pid, signal.SIGKILL)

@@ -113,7 +113,7 @@ def test_a_log_on_a_full_disk_is_cut_nevertheless(tmp_path: Path, monkeypatch: p
 
 async def test_a_flood_stays_bounded_while_the_server_runs(root: Path) -> None:
     """Two megabytes a second: the file is cut again and again, and the end stays readable."""
-    limit = 1_000_000
+    limit = 300_000
     one = Supervisor(root, patience=QUICK, rotate_above_bytes=limit)
     await one.open()
     await one.start("one", "baseline", [fake("--flood", "2000000")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_servers import FAKE, QUICK, eventually, fake, free_port, until
+from fake_servers import FAKE, QUICK, eventually, fake, free_port, running, until
 
 from vtop.errors import UsageError, VtopError
 from vtop.servers.state_files import ServerRecord, StateFolder
@@ -160,10 +159,7 @@ async def test_another_server_on_the_port_is_never_ready(supervisor: Supervisor)
     port = free_port()
     ours = fake("--boot", "3", "--engine", "", port=port)
     await supervisor.start("one", "baseline", [ours])
-    other = await asyncio.create_subprocess_exec(
-        sys.executable, str(FAKE), "--port", str(port), "--model", "old-model", "--engine", ""
-    )
-    try:
+    with running(str(FAKE), "--port", str(port), "--model", "old-model", "--engine", "") as other:
         seen: list[ServerState] = []
         supervisor.on_change(lambda status: seen.append(status.state))
         conflict = await until(supervisor, "one", S.STARTING, message="another server")
@@ -172,9 +168,6 @@ async def test_another_server_on_the_port_is_never_ready(supervisor: Supervisor)
         failed = await until(supervisor, "one", S.FAILED)
         assert f"port {port} is answered by another server (old-model" in failed.message
         assert S.READY not in seen
-    finally:
-        other.kill()
-        await other.wait()
 
 
 async def test_the_wrong_model_is_not_ready(supervisor: Supervisor) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fake_servers import QUICK, eventually, fake, free_port, get, gone, until
+from fake_servers import QUICK, eventually, fake, free_port, get, gone, running, until
 
 from vtop.clock import SystemClock
 from vtop.servers import stopping
@@ -158,8 +158,7 @@ async def test_two_stops_at_once_are_one(supervisor: Supervisor) -> None:
 
 async def test_what_cannot_be_killed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals that have no effect (a process that hangs in the kernel): the outcome names the process."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(600)")
-    try:
+    with running("-c", "import time; time.sleep(600)") as process:
         identity = identify(process.pid)
         assert identity is not None
         monkeypatch.setattr(stopping, "send_signal", lambda member, number: "")
@@ -168,9 +167,6 @@ async def test_what_cannot_be_killed_is_said(monkeypatch: pytest.MonkeyPatch) ->
         assert [member.pid for member in outcome.processes_left] == [process.pid]
         assert str(process.pid) in outcome.left[0]
         assert "not everything is gone" in outcome.steps[-1]
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def test_memory_that_did_not_come_back_is_in_the_report(root: Path) -> None:

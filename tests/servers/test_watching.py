@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import sys
 
 import psutil
 import pytest
-from fake_servers import FAKE, fake, get, until
+from fake_servers import FAKE, fake, get, running, until
 
 from vtop.clock import FakeClock
 from vtop.servers.status import ServerState
@@ -123,15 +121,9 @@ async def test_restarted_by_somebody_else(supervisor: Supervisor) -> None:
     process = psutil.Process(ready.pid)
     process.suspend()
     process.kill()
-    other = await asyncio.create_subprocess_exec(
-        sys.executable, str(FAKE), "--port", str(launch.port), "--engine", "", "--boot", "0"
-    )
-    try:
+    with running(str(FAKE), "--port", str(launch.port), "--engine", "", "--boot", "0") as other:
         gone = await until(supervisor, "one", S.LOST, S.FAILED)
         assert gone.pid is None
         report = await supervisor.stop("one")
         assert report.stopped
-        assert other.returncode is None
-    finally:
-        other.kill()
-        await other.wait()
+        assert other.poll() is None

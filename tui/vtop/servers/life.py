@@ -223,6 +223,8 @@ class ServerLife:
     async def _ended(self) -> bool:
         """Deals with the death of the process that vtop spawned; False when it was started again by other means."""
         server, record = self._server, self._record
+        if server.changed_by_another():
+            return True  # another vtop ended it or started it again: its record says more than this death
         code = exit_code(server.tree.leader) if server.tree.leader is not None else None
         server.read_log()
         if record.ready_wall_s is None and (await self._fall_back(code) or await self._again_behind_halves()):

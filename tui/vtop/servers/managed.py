@@ -189,6 +189,13 @@ class ManagedServer:
             self.problem = f"the state of {self.name} cannot be written: {error.strerror}"
         self.seen_change = self.folder.changed()
 
+    def changed_by_another(self) -> bool:
+        """Whether another vtop has stopped it, is stopping it, or has started it again since we last looked."""
+        if self.folder.changed() == self.seen_change:
+            return False
+        record = self.folder.read()
+        return isinstance(record, ServerRecord) and (record.state not in LIVE or record.leader != self.record.leader)
+
     def reload(self, record: ServerRecord) -> None:
         """Takes over what another vtop wrote."""
         another_start = self.record.leader != record.leader

@@ -15,6 +15,7 @@ from vtop.servers.process import ProcessIdentity, alive, describe, exit_code, pr
 from vtop.servers.tree import ServerTree
 
 _LOOK_EVERY_S = 0.05
+_AFTERBIRTH_S = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,13 @@ class TreeStopper:
         if self._tree.leader_alive():
             await self._ask_leader()
         await self._end(signal.SIGTERM, self._tree.others_alive, self._patience.descendants_s)
-        await self._end(signal.SIGKILL, self._tree.alive, self._patience.kill_s)
+        survivors: list[ProcessIdentity] | None = None
+        while survivors is None or (self._tree.alive() and self._tree.alive() != survivors):
+            await self._end(signal.SIGKILL, self._tree.alive, self._patience.kill_s)
+            survivors = self._tree.alive()
+            # A process that was being forked when its parent died shows itself only after its exec.
+            await asyncio.sleep(_AFTERBIRTH_S)
+            await self._look()
         return await self._verify(host, port)
 
     def _note(self, step: str) -> None:

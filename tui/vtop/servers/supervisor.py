@@ -14,23 +14,21 @@ import httpx
 from vtop import paths
 from vtop.clock import Clock, SystemClock
 from vtop.errors import VtopError
-from vtop.servers import adoption, deployment
-from vtop.servers.adoption import Whereabouts, whereabouts
+from vtop.servers import deployment
 from vtop.servers.life import LifeTools, ServerLife, start_fallback
 from vtop.servers.logs import ROTATE_ABOVE_BYTES, rotate_if_large, rotated_path
 from vtop.servers.managed import ENDED, LIVE, ManagedServer, draft_record
 from vtop.servers.ports import port_is_free, port_owner
 from vtop.servers.process import (
     LaunchError,
-    ProcessIdentity,
     child_environment,
     exit_code,
     identify,
-    marked_processes,
     process_table,
     spawn_detached,
 )
-from vtop.servers.state_files import StateFolder, StateProblem, check_name, folders
+from vtop.servers.registry import Registry
+from vtop.servers.state_files import StateFolder, StateProblem, check_name
 from vtop.servers.status import Diagnosis, ServerState, ServerStatus, StopReport
 from vtop.servers.stopping import StopPatience, TreeStopper
 from vtop.vllm.diagnosis import diagnose as diagnose_log
@@ -76,12 +74,11 @@ class Supervisor:
         self._gpu_check = gpu_check
         self._patience = patience or StopPatience()
         self._rotate_above_bytes = rotate_above_bytes
-        self._servers: dict[str, ManagedServer] = {}
+        self._registry = Registry(
+            self._root, self._clock, on_change=self._tell, begin_life=self._begin_life, end_life=self._cancel_life
+        )
         self._lives: dict[str, tuple[ServerLife, asyncio.Task[None]]] = {}
         self._stops: dict[str, asyncio.Task[StopReport]] = {}
-        self._problems: dict[str, StateProblem] = {}
-        self._passed_over: dict[str, tuple[int, int] | None] = {}
-        """Folders without a usable record, as they were when they were looked at."""
         self._listeners: list[Callable[[ServerStatus], None]] = []
         self._sync_task: asyncio.Task[None] | None = None
         self._tree_due_s = 0.0
@@ -92,7 +89,7 @@ class Supervisor:
         # The servers are local and proven by their process; proxies and certificates have no say in it.
         self._client = httpx.AsyncClient(trust_env=False, verify=False, limits=httpx.Limits(max_connections=64))
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        await self._sync()
+        await self._registry.sync(self._busy)
         self._sync_task = asyncio.create_task(self._sync_for_ever())
 
     async def close(self) -> None:
@@ -113,7 +110,7 @@ class Supervisor:
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Every server that vtop started and has not forgotten, by name."""
-        return deployment.together([self._servers[name].status() for name in sorted(self._servers)])
+        return deployment.together([self._registry.servers[name].status() for name in sorted(self._registry.servers)])
 
     def status(self, name: str) -> ServerStatus:
         """One server.
@@ -121,19 +118,12 @@ class Supervisor:
         Raises:
             VtopError: there is none of that name.
         """
-        for status in self.statuses():
-            if status.name == name:
-                return status
-        raise self._unknown(name)
+        self._registry.known(name)
+        return next(status for status in self.statuses() if status.name == name)
 
     def problems(self) -> tuple[StateProblem, ...]:
         """Folders whose record cannot be used, and records that cannot be written."""
-        unwritten = [
-            StateProblem(server.name, server.problem, "Free space on that disk; the server itself runs on.")
-            for server in self._servers.values()
-            if server.problem
-        ]
-        return (*self._problems.values(), *unwritten)
+        return self._registry.problems()
 
     def on_change(self, callback: Callable[[ServerStatus], None]) -> Callable[[], None]:
         """Calls back with the status of a server whose state or message changed; returns the way to stop it."""
@@ -146,7 +136,7 @@ class Supervisor:
         Raises:
             VtopError: there is none of that name.
         """
-        return self._known(name).folder.log_path
+        return self._registry.known(name).folder.log_path
 
     def api_key_reference(self, name: str) -> str | None:
         """Where a server's API key is, as a reference.
@@ -154,7 +144,7 @@ class Supervisor:
         Raises:
             VtopError: there is none of that name.
         """
-        return self._known(name).record.api_key
+        return self._registry.known(name).record.api_key
 
     async def start(self, name: str, preset_name: str, commands: Sequence[LaunchCommand]) -> None:
         """Starts a server, or several processes as one; returns once they are spawned.
@@ -164,7 +154,7 @@ class Supervisor:
                 is left running then.
         """
         check_name(name)
-        await self._sync()
+        await self._registry.sync(self._busy)
         names = deployment.member_names(name, commands)
         for member, command in zip(names, commands, strict=True):
             await self._check_free(member, command)
@@ -189,7 +179,7 @@ class Supervisor:
         """
         running = self._stops.get(name)
         if running is None:
-            targets = self._targets(name)
+            targets = self._registry.members(name)
             running = asyncio.create_task(self._stop_together(name, targets))
             self._stops[name] = running
             running.add_done_callback(lambda _: self._stops.pop(name, None))
@@ -210,12 +200,12 @@ class Supervisor:
         Raises:
             VtopError: it still runs, has left processes, or there is none of that name.
         """
-        targets = self._targets(name)
+        targets = self._registry.members(name)
         for server in targets:
             if server.state not in ENDED or server.tree.alive():
                 raise VtopError(f"server {server.name} still has processes", f"Stop it first: vtop stop {name}")
         for server in targets:
-            self._drop(server.name)
+            self._registry.drop(server.name)
             server.folder.remove()
 
     async def wait_ready(self, name: str, deadline_s: float) -> ServerStatus:
@@ -253,15 +243,14 @@ class Supervisor:
     # Starting
 
     async def _check_free(self, name: str, command: LaunchCommand) -> None:
-        known = self._servers.get(name)
+        known = self._registry.servers.get(name)
         if known is not None and (known.state not in ENDED or known.tree.alive()):
             state = known.state.value if known.state not in ENDED else "ended, but has left processes"
             raise VtopError(f"server {name} exists already ({state})", f"vtop stop {name}, or choose another --name")
-        if name in self._problems:
-            problem = self._problems[name]
+        if (problem := self._registry.problem_of(name)) is not None:
             raise VtopError(problem.what, problem.remedy)
         remedy = "Stop it, or choose another port: --set port=auto"
-        for server in self._servers.values():
+        for server in self._registry.servers.values():
             if server.record.port == command.port and server.state in LIVE:
                 raise VtopError(f"port {command.port} is taken by vtop's server {server.name}", remedy)
         if not port_is_free(command.host, command.port):
@@ -275,10 +264,9 @@ class Supervisor:
         env = child_environment(command, f"{folder.path}:{record.mark}")
         folder.create()
         async with self._locked(folder, 2.0):
-            known = self._servers.get(name)
-            if known is not None and known.seen_change != folder.changed():
-                raise VtopError(f"another vtop has just started {name}", "vtop status")
-            self._drop(name)
+            known = self._registry.servers.get(name)
+            if folder.changed() != (known.seen_change if known is not None else None):
+                raise VtopError(f"another vtop has just started {name}", "vtop status shows it.")
             try:
                 _keep_previous_log(folder)
                 folder.write(record)
@@ -287,7 +275,7 @@ class Supervisor:
                     f"cannot write {folder.path}: {error.strerror}", "Free space or set VTOP_STATE_DIR."
                 ) from error
             server = ManagedServer(folder, record, self._clock, self._tell, command)
-            self._servers[name] = server
+            self._registry.add(server)
             try:
                 server.take_leader(spawn_detached(command.argv, folder.log_path, env))
             except LaunchError as error:
@@ -340,7 +328,7 @@ class Supervisor:
         patience = self._patience
         wait_s = patience.running_s + server.record.shutdown_timeout_s + patience.descendants_s + patience.kill_s + 5.0
         async with self._locked(server.folder, wait_s):
-            self._take_over(server)
+            self._registry.take_over(server)
             if server.state in ENDED and not server.tree.alive() and not await self._marked_left(server):
                 return StopReport(server.name, True, 0.0, (f"it was {server.state} already",))
             await self._end_life(server.name)
@@ -399,6 +387,14 @@ class Supervisor:
         task.add_done_callback(lambda done: _report_broken_watch(server, done))
         self._lives[server.name] = (life, task)
 
+    def _cancel_life(self, name: str) -> None:
+        _, task = self._lives.pop(name, (None, None))
+        if task is not None:
+            task.cancel()
+
+    def _busy(self, server: ManagedServer) -> bool:
+        return server.name in self._stops or server.record.deployment in self._stops
+
     async def _end_life(self, name: str) -> None:
         _, task = self._lives.pop(name, (None, None))
         if task is not None:
@@ -406,93 +402,16 @@ class Supervisor:
             await asyncio.wait({task}, timeout=2.0)
 
     def _halves(self, router: ManagedServer) -> Sequence[ServerStatus]:
-        return deployment.halves_of(router.status(), [server.status() for server in self._servers.values()])
+        return deployment.halves_of(router.status(), [server.status() for server in self._registry.servers.values()])
 
     async def _sync_for_ever(self) -> None:
         while True:
             await asyncio.sleep(SYNC_EVERY_S)
-            await self._sync()
+            await self._registry.sync(self._busy)
             await self._keep_house()
 
-    async def _sync(self) -> None:
-        """Follows what other vtops do in the same directory."""
-        found = {folder.name: folder for folder in folders(self._root)}
-        for name in [name for name in self._servers if name not in found]:
-            self._drop(name)
-        self._problems = {name: problem for name, problem in self._problems.items() if name in found}
-        self._passed_over = {name: seen for name, seen in self._passed_over.items() if name in found}
-        fresh = [
-            folder
-            for name, folder in found.items()
-            if name not in self._servers and self._passed_over.get(name, ()) != folder.changed()
-        ]
-        if fresh:
-            marks = await asyncio.to_thread(marked_processes)
-            for folder in fresh:
-                self._adopt(folder, marks)
-        for server in list(self._servers.values()):
-            if server.name in self._stops or server.record.deployment in self._stops:
-                continue
-            self._take_over(server)
-            if server.state is ServerState.STOPPING:
-                adoption.settle_interrupted_stop(server)
-                if server.state in LIVE:
-                    self._begin_life(server)
-
-    def _adopt(self, folder: StateFolder, marks: dict[str, list[ProcessIdentity]]) -> None:
-        self._passed_over[folder.name] = folder.changed()
-        record = folder.read()
-        if record is None:
-            return
-        if isinstance(record, StateProblem):
-            orphans = adoption.orphans_of(folder, marks)
-            self._problems[folder.name] = record
-            if orphans and "newer" not in record.what:
-                stand_in = adoption.record_of_orphans(folder, record.what, orphans, self._clock.wall())
-                self._servers[folder.name] = ManagedServer(folder, stand_in, self._clock, self._tell)
-            return
-        self._problems.pop(folder.name, None)
-        where = whereabouts(record.place)
-        if where is Whereabouts.ELSEWHERE:
-            what = f"server {folder.name} belongs to another machine ({record.place.machine})"
-            self._problems[folder.name] = StateProblem(folder.name, what, "Use vtop there, or another VTOP_STATE_DIR.")
-            return
-        server = ManagedServer(folder, record, self._clock, self._tell)
-        if where is Whereabouts.RESTARTED:
-            adoption.settle_after_restart(server)
-        elif server.state is ServerState.STOPPING:
-            adoption.settle_interrupted_stop(server)
-        elif record.leader is None and server.state is ServerState.STARTING:
-            with folder.lock() as free:
-                if not free:
-                    self._passed_over.pop(folder.name)
-                    return  # another vtop is spawning it right now
-                adoption.settle_interrupted_start(server, marks.get(server.mark, []))
-        self._servers[folder.name] = server
-        if server.state in LIVE:
-            self._begin_life(server)
-
-    def _take_over(self, server: ManagedServer) -> None:
-        """Takes in what another vtop wrote into a server's record since the last look."""
-        if server.folder.changed() == server.seen_change:
-            return
-        record = server.folder.read()
-        if record is None or isinstance(record, StateProblem):
-            server.seen_change = server.folder.changed()
-            return
-        same = record.leader == server.record.leader
-        if same and record.state in LIVE and server.state in LIVE and record.ready_wall_s == server.record.ready_wall_s:
-            server.seen_change = server.folder.changed()  # both watch the same process: each trusts its own eyes
-            return
-        _, task = self._lives.pop(server.name, (None, None))
-        if task is not None:
-            task.cancel()
-        server.reload(record)
-        if server.state in LIVE and server.name not in self._stops:
-            self._begin_life(server)
-
     async def _keep_house(self) -> None:
-        servers = list(self._servers.values())
+        servers = list(self._registry.servers.values())
         for server in servers:
             if server.tree.leader is not None:
                 exit_code(server.tree.leader)
@@ -537,28 +456,6 @@ class Supervisor:
             status = server.status()
             for callback in list(self._listeners):
                 callback(status)
-
-    def _targets(self, name: str) -> list[ManagedServer]:
-        whole = [server for server in self._servers.values() if server.record.deployment == name]
-        return whole or [self._known(name)]
-
-    def _known(self, name: str) -> ManagedServer:
-        if name not in self._servers:
-            raise self._unknown(name)
-        return self._servers[name]
-
-    def _unknown(self, name: str) -> VtopError:
-        if name in self._problems:
-            return VtopError(self._problems[name].what, self._problems[name].remedy)
-        known = ", ".join(sorted(self._servers)) or "none"
-        return VtopError(f"vtop has started no server named {name}", f"Known: {known}")
-
-    def _drop(self, name: str) -> None:
-        _, task = self._lives.pop(name, (None, None))
-        if task is not None:
-            task.cancel()
-        self._servers.pop(name, None)
-        self._problems.pop(name, None)
 
 
 def _keep_previous_log(folder: StateFolder) -> None:

@@ -1,0 +1,89 @@
+"""Where a start stands, also when the log was written before this vtop looked."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from vtop.clock import FakeClock
+from vtop.servers.managed import ManagedServer, draft_record, stamp_of
+from vtop.servers.process import identify
+from vtop.servers.state_files import StateFolder
+from vtop.servers.status import ServerState
+from vtop.vllm.launch import LaunchCommand
+
+NCCL_HANG = (
+    "INFO 08-31 09:50:44 config.py:890] Defaulting to use mp for distributed inference\n"
+    "(VllmWorkerProcess pid=1927) INFO 08-31 09:50:45 multiproc_worker_utils.py:215] Worker ready; awaiting tasks\n"
+    "INFO 08-31 09:50:46 utils.py:975] Found nccl from library libnccl.so.2\n"
+    "INFO 08-31 09:50:46 pynccl.py:63] vLLM is using nccl==2.20.5\n"
+    "(VllmWorkerProcess pid=1927) INFO 08-31 09:50:46 pynccl.py:63] vLLM is using nccl==2.20.5\n"
+)
+
+
+def server(tmp_path: Path, clock: FakeClock, log: str, started_wall_s: float) -> ManagedServer:
+    """A start under way whose log holds this; its process is this test."""
+    folder = StateFolder(tmp_path / "one")
+    folder.create()
+    folder.log_path.write_text(log)
+    command = LaunchCommand(argv=("vllm",), served_name="tiny", host="127.0.0.1", port=8000)
+    record = draft_record(folder, "baseline", command, None, started_wall_s)
+    record.leader = identify(os.getpid())
+    return ManagedServer(folder, record, clock, lambda changed: None)
+
+
+def wall(text: str) -> float:
+    return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+
+
+def test_a_hang_in_nccl_is_stuck_and_neither_failed_nor_ready(tmp_path: Path) -> None:
+    clock = FakeClock(wall=wall("2026-08-31 09:50:46"))
+    stuck = server(tmp_path, clock, NCCL_HANG, wall("2026-08-31 09:50:16"))
+    clock.advance(30)
+    early = stuck.status()
+    assert early.state is ServerState.STARTING
+    assert early.progress is not None
+    assert early.progress.stuck == ""
+    clock.advance(270)
+    late = stuck.status()
+    assert late.state is ServerState.STARTING
+    assert late.progress is not None
+    assert late.progress.phase == "nccl"
+    assert late.progress.silent_s == pytest.approx(300)
+    assert "NCCL_P2P_DISABLE=1" in late.progress.stuck
+
+
+def test_phases_of_an_adopted_start_last_as_long_as_they_did(tmp_path: Path) -> None:
+    """vtop comes 100 s after the start; the log's own time stamps tell what took how long."""
+    log = (
+        "INFO 11-30 10:00:10 [config.py:1] Resolved architecture: Qwen2ForCausalLM\n"
+        "INFO 11-30 10:00:12 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='tiny'\n"
+        "INFO 11-30 10:00:20 [gpu_model_runner.py:1] Starting to load model tiny...\n"
+        "Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:03<00:03,  1.6s/it]\n"
+        "INFO 11-30 10:01:20 [kv_cache_utils.py:1] GPU KV cache size: 12,345 tokens\n"
+    )
+    clock = FakeClock(wall=wall("2026-11-30 10:01:40"))
+    adopted = server(tmp_path, clock, log, wall("2026-11-30 10:00:00"))
+    progress = adopted.status().progress
+    assert progress is not None
+    assert progress.elapsed_s == pytest.approx(100)
+    assert progress.silent_s == pytest.approx(20)
+    assert dict(progress.done) == {"launch": 10.0, "config": 2.0, "engine": 8.0, "weights": 60.0}
+
+
+def test_time_stamps_have_no_year() -> None:
+    """A start on the last evening of a year goes on in the next."""
+    started = wall("2026-12-31 23:59:50")
+    assert stamp_of("INFO 12-31 23:59:55 [a.py:1] x", started) == wall("2026-12-31 23:59:55")
+    assert stamp_of("INFO 01-01 00:00:05 [a.py:1] x", started) == wall("2027-01-01 00:00:05")
+    assert stamp_of("no stamp here", started) is None
+
+
+def test_states_change_only_along_the_known_ways(tmp_path: Path) -> None:
+    one = server(tmp_path, FakeClock(), "", 0.0)
+    one.change_state(ServerState.STOPPING)
+    with pytest.raises(ValueError, match="no way from stopping to ready"):
+        one.change_state(ServerState.READY)
