@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 LEAVE_WITHIN_S = 0.02
 """How long tasks that were cancelled may take to end before they are left."""
+
+END_WITHIN_S = 3.0
+"""How long the exit may take after the terminal went away; then the process ends as it is."""
 
 HANGUP_CODE = 128 + 1
 """Exit code after the terminal went away."""
@@ -62,6 +66,10 @@ def run_app(
         if signum == signal.SIGHUP:
             hung_up = True
             _let_go_of_terminal()
+            # Nobody is left to see or stop a screen that cannot end itself.
+            last_resort = threading.Timer(END_WITHIN_S, os._exit, (HANGUP_CODE,))
+            last_resort.daemon = True
+            last_resort.start()
         loop.call_soon_threadsafe(app.leave, HANGUP_CODE if hung_up else 0)
 
     with _handled((signal.SIGHUP, signal.SIGTERM), leave):
