@@ -27,6 +27,14 @@ TEXT = [
 ]
 """Enough text for a byte-level tokenizer of a thousand tokens."""
 
+WORDS = """
+time year people way day man thing woman life child world school state family group country hand part place case week
+company system question work number night point home water room mother area money story fact month lot right study book
+eye job word business side kind head house service friend father power hour game line end member law car city name team
+minute idea body back parent face level office door health person art war party change morning reason girl guy moment
+"""
+"""Everyday words that are to be one token each, so that prompts have exact lengths; repeated so that training keeps them."""
+
 QUANTIZED = {
     "tiny-awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True},
     "tiny-gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
@@ -62,7 +70,7 @@ def write_tokenizer(directory: Path) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     )
-    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.train_from_iterator([*TEXT, *[" " + " ".join(WORDS.split())] * 50], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=4096
     )

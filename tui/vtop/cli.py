@@ -91,6 +91,9 @@ def _add_load_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--burstiness", type=_positive(float), metavar="K", help="gamma shape of arrivals: 1 is Poisson"
     )
+    parser.add_argument("--ramp", type=_positive(float), metavar="S", help="grow to full load over S seconds")
+    parser.add_argument("--arrival", choices=["burst"], help="burst: every request at once")
+    parser.add_argument("--choices", type=int, metavar="N", help="answers a request (n of the API)")
     parser.add_argument("--duration", type=_positive(float), metavar="S", help="seconds to run, instead of -n")
     parser.add_argument("--max-tokens", type=int, metavar="T", help="output tokens a request")
     parser.add_argument("--prompt-tokens", type=int, metavar="T", help="prompt tokens a request")

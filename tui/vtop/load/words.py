@@ -41,12 +41,15 @@ class WordSource:
     """The token id of each word, preceded by a space."""
     exact: bool = False
     """One word is one token, said by the server."""
+    tokens_per_word: float = 1.0
+    """Above 1 where the server's vocabulary has too few of the words whole; lengths are then approximate."""
     overheads: Mapping[str, int] = field(default_factory=dict)
     """Tokens around the words, by `overhead_key`."""
 
     def draw(self, rng: random.Random, count: int) -> str:
         """Random words, each with a space before it."""
-        return "".join([" " + word for word in rng.choices(self.words, k=count)])
+        many = count if self.exact else max(1, round(count / self.tokens_per_word))
+        return "".join([" " + word for word in rng.choices(self.words, k=many)])
 
     def overhead(self, lead: str, *, chat: bool) -> int:
         """Tokens of the lead and the chat template; a guess where the server does not say."""
@@ -90,7 +93,7 @@ async def learn_words(tokenize: Tokenize, leads: tuple[str, ...], *, chat: bool)
             half = len(group) // 2
             pending += [(part, await ids_of(part)) for part in (group[:half], group[half:])]
     if len(single) < 32:
-        return WordSource()
+        return WordSource(tokens_per_word=max(1.0, len(first) / len(words)))
     good = tuple(word for word in words if word in single)
     overheads: dict[str, int] = {}
     exact = True

@@ -144,7 +144,9 @@ class Worker:
             preflight.check_lengths(shape, facts)
             words = await preflight.words_of(target, shape, facts, api_key)
             if find_workload(shape.workload).equal_lengths and not words.exact:
-                self._notes.append("the server has no /tokenize: prompt lengths are approximate (~)")
+                self._notes.append(
+                    "prompt lengths are approximate (~): the server has no /tokenize, or its words are not one token each"
+                )
             if floor_server is not None:
                 self._state("preparing", "measuring this client")
                 self._floor = await _floor_of(floor_server, shape.streams)

@@ -8,8 +8,9 @@ from vtop.errors import VtopError
 from vtop.hardware import Card, find_card
 from vtop.known_models import known_shape
 from vtop.load.progress import LoadProgress
-from vtop.roofline import Setup, decode_cost
+from vtop.roofline import decode_cost
 from vtop.service.remembering import recall_preset
+from vtop.setups import setup_for
 from vtop.telemetry.snapshot import GpuReading, ServerView, Verdict
 from vtop.telemetry.verdict import ServerFacts, facts_for_spec, verdict
 
@@ -44,10 +45,11 @@ class Judge:
             except VtopError as error:
                 return ServerFacts(card=card, why_no_setup=error.what)
         model = view.status.model or (view.engine.model_name if view.engine else "")
-        shape = known_shape(model)
-        if shape is None:
+        cache = view.engine.kv_cache_dtype if view.engine else None
+        setup = setup_for(model, kv_cache_dtype=cache) if known_shape(model) is not None else None
+        if setup is None:
             return ServerFacts(card=card, why_no_setup=f"the shape of {model or 'this model'} is not known")
-        return ServerFacts(setup=Setup(shape), card=card)
+        return ServerFacts(setup=setup, card=card)
 
     def _card(self, view: ServerView, gpus: Sequence[GpuReading]) -> Card | None:
         wanted = view.status.gpu_uuids
