@@ -68,6 +68,7 @@ def lifetime(flag: str) -> tuple[str, str | None] | None:
     return first, None if last == table.versions[-1] else last
 
 
+@functools.cache
 def flags_of(version: str) -> frozenset[str]:
     """The flags that a release declares, with `--no-` twins.
 
