@@ -100,6 +100,7 @@ class TreeStopper:
     async def _ask_leader(self) -> None:
         leader = self._tree.leader
         assert leader is not None
+        engines = [m for m in self._tree.others_alive() if m.title != "resource_tracker"]
         patience_s = self._patience.starting_s if self._starting else self._patience.running_s
         patience_s += self._shutdown_timeout_s
         if self._stop_argv is not None:
@@ -107,7 +108,6 @@ class TreeStopper:
         else:
             self._signal(leader, signal.SIGTERM)
             self._note(f"SIGTERM to the API process {describe(leader)}")
-        engines = [m for m in self._tree.others_alive() if m.title != "resource_tracker"]
         deadline = self._clock.monotonic() + patience_s
         engine_deadline: float | None = None
         while self._clock.monotonic() < deadline:
