@@ -17,6 +17,7 @@ from vtop.clock import FakeClock, SystemClock
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.telemetry.gpu.source import GpuFrame
 from vtop.telemetry.hub import Hub
+from vtop.telemetry.scrape import Poller
 from vtop.telemetry.snapshot import GpuReading, GpuStatus, ServerView, Snapshot, Verdict
 
 PAGE = version_page("0.33.0")
@@ -389,3 +390,16 @@ async def test_anything_simulated_marks_the_whole_picture() -> None:
     hub = Hub(server_statuses=lambda: [server("a", "", simulated=True)])
     await hub.tick()
     assert hub.snapshot().simulated
+
+
+async def test_once_asks_a_server_that_did_not_answer_in_time_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Poller.__init__, "__defaults__", (None, 0.2))
+
+    async def hang(asked: Asked, writer: Writer) -> None:
+        await asyncio.sleep(3600)
+
+    async with serving(hang) as there:
+        hub = Hub(server_statuses=lambda: [server("a", there.url)])
+        snapshot = await hub.once(0.1)
+        assert len(there.asked) == 1
+    assert snapshot.servers[0].scrape.state == "timeout"

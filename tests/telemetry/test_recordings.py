@@ -302,3 +302,26 @@ def test_the_same_snapshot_is_recorded_once_and_events_once(tmp_path: Path) -> N
     replay.seek(5)
     assert replay.duration_s == 1
     assert len(replay.snapshot().events) == 1
+
+
+def test_every_key_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    data = snapshot_to_json(snapshot())
+    (view,) = data["servers"]
+    (reading,) = view["engines"]
+    latencies = tuple(f"{name}_" for name in ("ttft", "tpot", "itl", "e2e", "queue", "prefill", "decode"))
+    keys = {*data, *view, *data["gpus"][0], *data["gpus"][0]["bandwidth"], *data["host"], *data["gpu_status"]}
+    keys |= {*reading, *reading["speculation"], *view["scrape"], *view["verdict"], *view["tree"], *data["events"][0]}
+    assert sorted(key for key in keys if f"`{key}`" not in text and not key.startswith(latencies)) == ["state"]
+    assert all(f"`{prefix}*`" in text for prefix in latencies)
+
+
+def test_an_event_that_comes_in_late_is_recorded(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "r.gz", FakeClock())
+    early, late = Event(99.0, "xid", "GPU-1", "Xid 79"), Event(100.0, "state", "a", "ready")
+    recorder.write(snapshot(1, 100.0, events=(late,)))
+    recorder.write(snapshot(2, 101.0, events=(late, early)))
+    recorder.close()
+    replay = Replay(tmp_path / "r.gz", FakeClock())
+    replay.seek(5)
+    assert set(replay.snapshot().events) == {early, late}

@@ -206,7 +206,7 @@ class Hub:
             await self._look(timeout_s=None)
             answering = any(watched.poller.engines for watched in self._watched.values())
             await asyncio.sleep(window_s if answering else min(window_s, 1.2))
-            await self._look(timeout_s=None)
+            await self._look(timeout_s=None, again=True)
             self._publish()
             return self._snapshot
         finally:
@@ -239,7 +239,7 @@ class Hub:
         if self._host_source is not None and self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="vtop-host")
 
-    async def _look(self, timeout_s: float | None) -> None:
+    async def _look(self, timeout_s: float | None, again: bool = False) -> None:
         try:
             self._statuses = tuple(self._server_statuses())
         except Exception:
@@ -248,7 +248,7 @@ class Hub:
         waiting: list[asyncio.Future[object]] = []
         for status in self._statuses:
             watched = self._watched.get(status.name)
-            if watched is None:
+            if watched is None or (again and watched.poller.status().state == "timeout"):
                 continue
             if watched.task is None or watched.task.done():
                 watched.task = asyncio.create_task(self._poll(watched, status.state is ServerState.STARTING))

@@ -63,7 +63,7 @@ class Recorder:
         self._file: gzip.GzipFile | None = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=6, mtime=0)
         self._encoder = msgspec.json.Encoder()
         self._last_sequence = 0
-        self._last_event_s = float("-inf")
+        self._events: frozenset[Event] = frozenset()
         self._unflushed = 0
         header = {"kind": _KIND, "format": FORMAT, "vtop": __version__, "at_wall_s": (clock or SystemClock()).wall()}
         self._line(header)
@@ -74,10 +74,10 @@ class Recorder:
             return
         self._last_sequence = snapshot.sequence
         data = snapshot_to_json(snapshot)
-        fresh = [event for event in snapshot.events if event.at_s > self._last_event_s]
-        data["events"] = [{"at_s": e.at_s, "kind": e.kind, "subject": e.subject, "text": e.text} for e in fresh]
-        if fresh:
-            self._last_event_s = max(event.at_s for event in fresh)
+        # By identity and not by time: a driver's event may come in later than one of the hub's that happened after it.
+        pairs = zip(snapshot.events, data["events"], strict=True)
+        data["events"] = [plain for event, plain in pairs if event not in self._events]
+        self._events = frozenset(snapshot.events)
         for view in data["servers"]:
             view["status"]["url"] = _USER_IN_URL.sub("", view["status"]["url"])
         self._line(data)
