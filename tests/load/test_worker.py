@@ -208,7 +208,7 @@ async def test_one_test_at_a_time(mock_server: StartMock) -> None:
     ("wishes", "words"),
     [
         ({"model": "other"}, "does not serve 'other'"),
-        ({"workload": "long", "max_tokens": 30_000}, "takes 38,192 tokens"),
+        ({"workload": "long", "max_tokens": 30_000}, "takes 37,600 tokens"),
         ({"api_key": "env:VTOP_TEST_NO_SUCH_KEY"}, "is not set"),
         ({"ca_file": "/no/such.pem", "url": "https://127.0.0.1:1"}, "cannot use the CA file"),
         ({"url": "ftp://x"}, "not an http or https address"),

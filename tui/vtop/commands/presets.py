@@ -9,7 +9,7 @@ from vtop.errors import UsageError
 from vtop.preset_files import Catalog, load_catalog, parse_set, with_overrides
 from vtop.presets import Preset
 from vtop.vllm.dialect import commands, display
-from vtop.vllm.install import find_installation
+from vtop.vllm.install import Installation, find_installation
 from vtop.vllm.versions import hypothetical_installation
 
 
@@ -43,9 +43,10 @@ def _show(arguments: argparse.Namespace, catalog: Catalog) -> int:
     if not arguments.name:
         raise UsageError("`vtop presets show` needs a name", "`vtop presets` lists them.")
     preset = with_overrides(catalog.find(arguments.name), parse_set(arguments.set))
+    installation: Installation | None = None
     if arguments.vllm_version:
         installation = hypothetical_installation(arguments.vllm_version)
-    else:
+    elif preset.server.command is None:
         installation = find_installation(preset.server, arguments.vllm)
     port = preset.server.port if isinstance(preset.server.port, int) else 8000
     launch = commands(preset, installation, port=port, name=preset.name)
@@ -53,14 +54,15 @@ def _show(arguments: argparse.Namespace, catalog: Catalog) -> int:
         say_json(
             {
                 **_as_json(preset),
-                "vllm_version": installation.version,
+                "vllm_version": launch[0].version,
                 "commands": [
                     {"role": c.role, "argv": list(c.argv), "env": dict(c.env), "notes": list(c.notes)} for c in launch
                 ],
             }
         )
         return 0
-    say(f"# {preset.title} (vLLM {installation.version}, {installation.source})")
+    where = f"vLLM {launch[0].version}, {installation.source}" if installation else "a command of its own"
+    say(f"# {preset.title} ({where})")
     for command in launch:
         say(display(command))
         for remark in command.notes:

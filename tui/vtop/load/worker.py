@@ -145,7 +145,7 @@ class Worker:
             words = await preflight.words_of(target, shape, facts, api_key)
             if find_workload(shape.workload).equal_lengths and not words.exact:
                 self._notes.append(
-                    "prompt lengths are approximate (~): the server has no /tokenize, or its words are not one token each"
+                    "prompt lengths are approximate (~): no /tokenize here, or its words are not one token each"
                 )
             if floor_server is not None:
                 self._state("preparing", "measuring this client")

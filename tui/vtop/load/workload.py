@@ -206,11 +206,11 @@ WORKLOADS: Mapping[str, Workload] = {
         Workload(
             name="long",
             title="Long prompts",
-            summary="4 at once, 8,192 tokens in and 64 out: prefill, P/D disaggregation",
+            summary="4 at once, 7,600 tokens in and 64 out: prefill, P/D disaggregation",
             prompts=_filler,
             concurrency=4,
             requests=32,
-            prompt_tokens=8192,
+            prompt_tokens=7600,
             max_tokens=64,
         ),
         Workload(

@@ -36,7 +36,7 @@ from vtop.service.fitting import fit_lines
 from vtop.service.judging import Judge
 from vtop.service.launching import Launch, Launcher
 from vtop.service.options import ServiceOptions
-from vtop.service.remembering import remember_preset
+from vtop.service.remembering import remember_preset, remember_scratch, remove_scratch
 from vtop.service.watching import Watch, access_to, make_hub
 from vtop.service.windows import LoadWindows
 from vtop.telemetry.recording import Recorder
@@ -183,6 +183,7 @@ class VtopService:
         launch = await asyncio.to_thread(self._prepare, preset, overrides, name, **choices)
         await self.supervisor.start(name, preset, launch.commands)
         remember_preset(name, launch.preset)
+        remember_scratch(name, tuple(folder for command in launch.commands for folder in command.scratch_folders))
         self._commands[name] = launch.commands
         return name
 
@@ -207,7 +208,10 @@ class VtopService:
         status = self.known(name)
         if not status.owned:
             raise VtopError(f"{name} was started by somebody else: vtop watches it and never stops it")
-        return await self.supervisor.stop(name)
+        report = await self.supervisor.stop(name)
+        if report.stopped:
+            await asyncio.to_thread(remove_scratch, name)
+        return report
 
     async def forget_server(self, name: str) -> None:
         """See `contract.Service`."""

@@ -40,6 +40,14 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
+def _with_uuids(command: LaunchCommand, by_index: Mapping[str, str]) -> LaunchCommand:
+    """The GPUs of one process by UUID, from the indices in its own environment; a router has none."""
+    visible = command.env.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return command
+    return replace(command, gpus=tuple(by_index[entry] for entry in visible.split(",") if entry in by_index))
+
+
 def port_is_taken(port: int, host: str = "127.0.0.1") -> bool:
     """Whether somebody listens there."""
     with socket.socket() as probe:
@@ -108,7 +116,8 @@ class Launcher:
         indices, uuids, chosen = self._gpus(preset, installation)
         made = vllm_commands(preset, installation, port=port, gpus=indices, name=name)
         if uuids is not None:
-            made = tuple(replace(command, gpus=uuids) for command in made)
+            by_index = dict(zip(indices or (), uuids, strict=True))
+            made = tuple(_with_uuids(command, by_index) for command in made)
         return Launch(preset, made, installation, notes + chosen)
 
     def _port(self, preset: Preset, simulated: bool, taken: Sequence[int]) -> tuple[int, tuple[str, ...]]:

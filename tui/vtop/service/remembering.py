@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+from pathlib import Path
 
 import msgspec
 
@@ -11,6 +13,7 @@ from vtop.presets import Preset
 from vtop.results.store import write_atomically
 
 _FILE = "preset.json"
+_SCRATCH = "scratch.json"
 
 
 def remember_preset(name: str, preset: Preset) -> None:
@@ -25,3 +28,25 @@ def recall_preset(name: str) -> Preset | None:
         return msgspec.json.decode((paths.servers_dir() / name / _FILE).read_bytes(), type=Preset)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def remember_scratch(name: str, folders: tuple[str, ...]) -> None:
+    """Notes folders that a deployment fills while it runs (the KV cache that a prefill server hands over)."""
+    if folders:
+        with contextlib.suppress(OSError):
+            write_atomically(paths.servers_dir() / name / _SCRATCH, msgspec.json.encode(folders))
+
+
+def remove_scratch(name: str) -> None:
+    """Deletes them after the stop; only what lies in vtop's own state directory."""
+    note = paths.servers_dir() / name / _SCRATCH
+    try:
+        folders = msgspec.json.decode(note.read_bytes(), type=tuple[str, ...])
+    except (OSError, msgspec.DecodeError):
+        return
+    own = paths.state_dir().resolve()
+    for folder in folders:
+        if own in Path(folder).resolve().parents:
+            shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        note.unlink()
