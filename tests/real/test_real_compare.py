@@ -39,7 +39,7 @@ VLLM_CPU_KVCACHE_SPACE = "1"
 
 def test_prefix_caching_is_faster_on_shared_prefixes(presets: Vtop) -> None:
     """TTFT with the `prefix` workload: *faster*, with an interval that excludes 1."""
-    words = ["--workload", "prefix", "--order", "blocks", "--repeats", "3", "-n", "16", "-c", "2", "--max-tokens", "8"]
+    words = ["--workload", "prefix", "--order", "blocks", "--repeats", "3", "-n", "40", "-c", "2", "--max-tokens", "8"]
     outcome = presets.json("compare", "cold", "cached", *words, timeout=1500)
     assert outcome["state"] == "finished", outcome["message"]
     cold, cached = outcome["rows"]

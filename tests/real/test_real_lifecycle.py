@@ -89,7 +89,8 @@ def test_a_load_test_counts_the_tokens_that_the_server_counted(vtop: Vtop, serve
 def test_speculation_and_prefix_cache_are_the_counters_own_quotients(vtop: Vtop, server: dict[str, Any]) -> None:
     """Prompts that share a long prefix: hit rate and acceptance of the run are what the server's counters say."""
     before = counters(server["url"])
-    result = vtop.json("load", "prefix", "--server", NAME, "-c", "2", "-n", "8", "--max-tokens", "16", "--warmup", "0")
+    words = ["--server", NAME, "-c", "2", "-n", "24", "--max-tokens", "16", "--warmup", "0"]
+    result = vtop.json("load", "prefix", *words)
     after = counters(server["url"])
 
     def grown(name: str) -> float:

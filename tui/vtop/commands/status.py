@@ -90,6 +90,7 @@ def run_status(arguments: argparse.Namespace) -> int:
     window_s = getattr(arguments, "window", None) or DEFAULT_WINDOW_S
 
     async def use(service: VtopService) -> int:
+        await service.supervisor.settle()
         snapshot = await service.hub.once(window_s)
         if arguments.json:
             say_json(snapshot_to_json(snapshot))

@@ -69,11 +69,15 @@ class VtopService:
         self._recorder: Recorder | None = None
         self._commands: dict[str, tuple[LaunchCommand, ...]] = {}
 
+    def _key_of(self, status: ServerStatus) -> str | None:
+        access = access_to(self.options, self.supervisor)(status)
+        return access.api_key if access is not None else None
+
     def _access(self, url: str) -> ServerAccess | None:
         for status in self._watch.statuses():
             if status.url.rstrip("/") == url.rstrip("/"):
                 return access_to(self.options, self.supervisor)(status)
-        return ServerAccess(self.options.api_key, self.options.ca_file)
+        return None
 
     @property
     def readonly(self) -> bool:
@@ -255,8 +259,7 @@ class VtopService:
             url=request.url or status.url,
             model=request.model or status.model or "",
             simulated=status.simulated,
-            api_key=request.api_key
-            or (self.supervisor.api_key_reference(status.name) if status.owned else self.options.api_key),
+            api_key=request.api_key or self._key_of(status),
         )
 
     def _is_simulated(self, url: str) -> bool:
@@ -347,7 +350,7 @@ class VtopService:
     async def chat(self, name: str, prompt: str) -> AsyncIterator[ChatEvent]:
         """See `contract.Service`."""
         status = self.known(name)
-        reference = self.supervisor.api_key_reference(name) if status.owned else self.options.api_key
-        stream = stream_chat(status.url, status.model or "", prompt, api_key=secrets.resolve(reference))
+        key = secrets.resolve(self._key_of(status))
+        stream = stream_chat(status.url, status.model or "", prompt, api_key=key)
         async for event in stream:
             yield event

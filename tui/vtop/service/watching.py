@@ -225,7 +225,8 @@ def access_to(options: ServiceOptions, supervisor: Supervisor) -> Callable[[Serv
             with contextlib.suppress(Exception):
                 reference = supervisor.api_key_reference(status.name)
             return ServerAccess(reference) if reference else None
-        if options.api_key or options.ca_file:
+        # The key goes only where the user sent it, never to a server that was merely found.
+        if any(status.url.rstrip("/") == url.rstrip("/") for url in options.urls):
             return ServerAccess(options.api_key, options.ca_file)
         return None
 

@@ -102,7 +102,9 @@ class LoadWindows:
         self._request = request
         self._seen = []
         self._started_s = None
-        old, self._poller = self._poller, Poller(request.url, self._clock, _NEVER_TRIMMED_S, self._access(request.url))
+        own = ServerAccess(request.api_key, request.ca_file)
+        access = own if request.api_key or request.ca_file else self._access(request.url)
+        old, self._poller = self._poller, Poller(request.url, self._clock, _NEVER_TRIMMED_S, access)
         if old is not None:
             self._first_look = asyncio.ensure_future(self._swap(old))
         elif request.warmup == 0:
