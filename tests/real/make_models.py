@@ -33,7 +33,7 @@ company system question work number night point home water room mother area mone
 eye job word business side kind head house service friend father power hour game line end member law car city name team
 minute idea body back parent face level office door health person art war party change morning reason girl guy moment
 """
-"""Everyday words that are to be one token each, so that prompts have exact lengths; repeated so that training keeps them."""
+"""Everyday words that are to be one token each, so that prompts have exact lengths; the training repeats them."""
 
 QUANTIZED = {
     "tiny-awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True},
