@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from dataclasses import asdict
 
 from vtop import units
@@ -62,6 +63,10 @@ def _yes(value: bool | None) -> str:
     return {True: "pays", False: "does not pay", None: "depends"}[value]
 
 
+def _wrapped(name: str, why: str) -> list[str]:
+    return textwrap.wrap(f"{name}: {why}", width=100, initial_indent="  ", subsequent_indent="    ")
+
+
 def describe(report: FitReport, arithmetic: bool) -> str:
     """The report as text."""
     sure = "" if report.sure == report.fits else " (close: the uncertainty decides)"
@@ -94,12 +99,11 @@ def describe(report: FitReport, arithmetic: bool) -> str:
         ),
         "",
         table(
-            [
-                (a.name, _yes(a.pays), units.DASH if a.gain is None else f"{a.gain:.2f}x", a.why, a.flag)
-                for a in report.advice
-            ],
-            ("OPTIMIZATION", "HERE", "PREDICTED", "WHY", "FLAG"),
+            [(a.name, _yes(a.pays), units.DASH if a.gain is None else f"{a.gain:.2f}x", a.flag) for a in report.advice],
+            ("OPTIMIZATION", "HERE", "PREDICTED", "FLAG"),
         ),
+        "",
+        *(line for a in report.advice for line in _wrapped(a.name, a.why)),
         "",
         *report.selection,
         *(f"warning: {text}" for text in report.warnings),
