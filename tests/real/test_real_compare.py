@@ -39,11 +39,14 @@ VLLM_CPU_KVCACHE_SPACE = "1"
 
 def test_prefix_caching_is_faster_on_shared_prefixes(presets: Vtop) -> None:
     """TTFT with the `prefix` workload: *faster*, with an interval that excludes 1."""
-    words = ["--workload", "prefix", "--order", "blocks", "--repeats", "3", "-n", "40", "-c", "2", "--max-tokens", "8"]
+    words = ["--workload", "prefix", "--order", "blocks", "--repeats", "3", "-n", "80", "-c", "2", "--max-tokens", "8"]
     outcome = presets.json("compare", "cold", "cached", *words, timeout=1500)
     assert outcome["state"] == "finished", outcome["message"]
     cold, cached = outcome["rows"]
     assert cold["failed"] == 0 and cached["failed"] == 0
     assert cached["prefix_hit_rate"] > 0.3
-    assert cached["ttft_verdict"] == "faster", cached
     assert cached["ttft_ratio_high"] < 1
+    # On two cores that the server fills, the client itself may be late; then the verdict is refused, and says so.
+    late = "not comparable: the load generator was late"
+    assert cached["ttft_verdict"] == "faster" or cached["ttft_verdict"].startswith(late), cached
+    assert cached["verdict"] == "faster" or cached["verdict"].startswith("not comparable"), cached

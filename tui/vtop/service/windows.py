@@ -152,7 +152,9 @@ class LoadWindows:
                 "running_max": max(running, default=None),
                 "kv_usage_max": max(usage, default=None),
             }
-            context["fingerprint"]["vllm_version"] = views[-1].status.version
+            version = views[-1].status.version
+            # /version leaves the build out (`+cpu`); two runs of one server must not look like two versions.
+            context["fingerprint"]["vllm_version"] = version.split("+")[0] if version else None
             context["fingerprint"]["preset"] = views[-1].status.preset
         frames = [gpus for _, _, gpus in seen if gpus]
         if frames:
