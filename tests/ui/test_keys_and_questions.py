@@ -188,6 +188,28 @@ async def test_quit_while_a_load_test_runs_asks() -> None:
         assert app.return_code == 0
 
 
+async def test_quitting_stops_the_load_test_first_and_a_second_q_does_not_wait() -> None:
+    service = loading()
+    service.hang = {"stop_load"}
+    async with running(service) as (app, press, _):
+        await press("q", "y")
+        assert service.names() == ["stop_load"]
+        assert app.is_running
+        await press("q")
+        assert app.return_code == 0
+
+
+async def test_the_load_test_of_a_comparison_is_not_taken_for_one_alone() -> None:
+    service = comparing("running")
+    service.load = loading().load
+    async with running(service) as (app, press, _):
+        await press("q")
+        assert isinstance(app.screen, ConfirmScreen)
+        assert "comparison" in app.screen.question
+        await press("y")
+        assert service.names() == ["stop_compare"]
+
+
 async def test_quit_says_which_servers_live_on() -> None:
     service = FakeService(snapshot(ready(), failed(), foreign(), starting()))
     async with running(service) as (app, press, _):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.app import SuspendNotSupported
 
@@ -20,11 +21,20 @@ if TYPE_CHECKING:
     from vtop.ui.app import VtopApp
 
 
+STOP_PATIENCE_S = 20.0
+"""How long a comparison may take to stop its server before the screen is left anyway."""
+
+
+NEWS_PATIENCE_S = 1.5
+"""How long the exit waits for a snapshot without the stopped server, to say truly what keeps running."""
+
+
 class Deeds:
     """One method an action of the table, named `do_` and its id; a screen may have its own, which goes first."""
 
     def __init__(self, app: VtopApp) -> None:
         self.app = app
+        self._leaving = False
 
     # Servers.
 
@@ -309,26 +319,45 @@ class Deeds:
             self.app.notify("this terminal cannot suspend a program", severity="warning", markup=False)
 
     def do_quit(self) -> None:
-        """Leaves; asks first where a load test or a comparison would be cut."""
+        """Leaves; asks first where a load test or a comparison would be cut, and lets it save what it has."""
         app = self.app
-        if app.load_running():
-            app.ask(
-                "Leave while a load test runs?",
-                "The test is stopped; what was measured is kept. Servers keep running.",
-                "Leave",
-                "Stay",
-                app.leave,
-            )
+        if self._leaving:
+            app.leave()
         elif app.compare_running():
+            # First: the load test that runs then is the comparison's own.
             app.ask(
                 "Leave while a comparison runs?",
                 "It is stopped and its servers end; finished runs are kept.",
                 "Leave",
                 "Stay",
-                app.leave,
+                lambda: self._stop_and_leave(app.service.stop_compare(), NEWS_PATIENCE_S),
+            )
+        elif app.load_running():
+            app.ask(
+                "Leave while a load test runs?",
+                "The test is stopped; what was measured is kept. Servers keep running.",
+                "Leave",
+                "Stay",
+                lambda: self._stop_and_leave(app.service.stop_load()),
             )
         else:
             app.leave()
+
+    def _stop_and_leave(self, stop: Coroutine[Any, Any, None], news_s: float = 0.0) -> None:
+        """Leaves after the work has stopped; a second `q` does not wait for it."""
+        app = self.app
+        app.notify("stopping and saving; q once more leaves at once", markup=False)
+
+        async def stopped() -> None:
+            try:
+                await asyncio.wait_for(stop, STOP_PATIENCE_S)
+                if news_s:
+                    await app.pump.newer(news_s)
+            finally:
+                app.leave()
+
+        app.calls.run(stopped(), "stop before leaving")
+        self._leaving = True
 
     # Help for keys that cannot act.
 

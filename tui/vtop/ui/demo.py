@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 FIRST = "baseline"
 """The preset that is started and loaded."""
 
-COMPARED = ("baseline", "prefix-caching", "spec-ngram")
+COMPARED = ("baseline", "prefix-caching")
 """What is compared then."""
 
-WORKLOAD = "shared-prefix"
+WORKLOAD = "prefix"
 """A load on which prefix caching can show something."""
+
+LOAD_REQUESTS = 160
+"""Enough for the captions to be read while the test runs."""
 
 POLL_S = 0.25
 PATIENCE_S = 600.0
@@ -68,28 +71,31 @@ class Demo:
 
         service = self.app.service
         await self._say("vtop starts, watches and measures vLLM servers. This one, and its GPU, are simulated.")
-        self._caption(f"s starts a server from a preset: here `{FIRST}`, with the phases of its start-up.")
-        name = await service.start_server(FIRST)
+        name = FIRST
+        if self._state(name) is not ServerState.READY:
+            self._caption(f"s starts a server from a preset: here `{FIRST}`, with the phases of its start-up.")
+            name = await service.start_server(FIRST)
         self.app.view.server = name
         await self._until(lambda: self._state(name) in (ServerState.READY, ServerState.FAILED))
         if self._state(name) is ServerState.FAILED:
             return
         await self._say("Ready: it has answered a real request. Now a load test, which is the key l.")
-        self._caption(
-            "Every finished request is a dot. The load comes from a process of its own, so drawing costs it nothing."
-        )
         await service.start_load(self._load_request(name))
         self.app.open_page(LoadScreen())
-        await self._until(lambda: not self.app.load_running())
-        await self._say("Done. The numbers at the left are the client's; the server's own stand below.")
-        self.app.deeds.do_back()
         await self._say(
-            "The line with the arrow says what bounds this server, from its bytes and the card's bandwidth."
+            "Every finished request is a dot. A process of its own sends the load: drawing costs it nothing."
         )
+        await self._say("At the left the client's numbers; at the bottom the server's own, of the same time.")
+        self.app.deeds.do_back()
+        self._caption("While it runs: the line with the arrow says what bounds this server, and what would help.")
+        await self._until(lambda: not self.app.load_running())
+        self.app.open_page(LoadScreen())
+        await self._say("Done. enter opens the whole result with its distributions; it is saved under r, Runs.")
+        self.app.deeds.do_back()
         self._caption("Does an optimization help on this card? Each preset is started, loaded and stopped in turn.")
         await service.stop_server(name)
         request = CompareRequest(
-            COMPARED, WORKLOAD, repeats=2, simulated=service.simulated, requests=48, concurrency=16
+            COMPARED, WORKLOAD, repeats=2, simulated=service.simulated, requests=32, concurrency=16
         )
         await service.start_compare(request)
         self.app.open_page(CompareScreen(COMPARED))
@@ -104,7 +110,7 @@ class Demo:
         assert view is not None
         status = view.status
         model = status.model or (view.engine.model_name if view.engine else "")
-        return LoadRequest(url=status.url, model=model, server=name, simulated=status.simulated)
+        return LoadRequest(url=status.url, model=model, server=name, simulated=status.simulated, requests=LOAD_REQUESTS)
 
     def _best(self) -> str:
         progress = self.app.service.compare_progress()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 
 from vtop.telemetry.snapshot import Snapshot
@@ -48,6 +50,14 @@ class Pump:
             return None
         self._painted = key
         return newest
+
+    async def newer(self, seconds: float) -> None:
+        """Waits until a snapshot comes that is newer than the one now, but no longer than `seconds`."""
+        now = self._newest
+        end = time.monotonic() + seconds
+        # Looked at, not waited for with an event: `offer` may come from another thread.
+        while self._newest is now and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
     def again(self) -> None:
         """Paint at the next chance even if nothing changed."""

@@ -72,7 +72,7 @@ def run_app(
             last_resort.start()
         loop.call_soon_threadsafe(app.leave, HANGUP_CODE if hung_up else 0)
 
-    with _handled((signal.SIGHUP, signal.SIGTERM), leave):
+    with _screen_on_terminal(), _handled((signal.SIGHUP, signal.SIGTERM), leave):
         try:
             code = loop.run_until_complete(app.run_async(mouse=mouse))
         finally:
@@ -95,6 +95,20 @@ def _let_go_of_terminal() -> None:
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.close(null)
+
+
+@contextlib.contextmanager
+def _screen_on_terminal() -> Iterator[None]:
+    """Textual writes to standard error; with `2> file` the screen still belongs on the terminal."""
+    errors, output = sys.__stderr__, sys.__stdout__
+    if errors is None or output is None or errors.isatty() or not output.isatty():
+        yield
+        return
+    sys.__stderr__ = output  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        sys.__stderr__ = errors  # type: ignore[misc]
 
 
 @contextlib.contextmanager

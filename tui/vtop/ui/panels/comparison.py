@@ -85,6 +85,11 @@ def verdict_role(verdict: str) -> str:
     return "dim"
 
 
+def verdict_text(row: CompareRow) -> str:
+    """The verdict, once there is a run to judge."""
+    return row.verdict if row.runs else "no run yet"
+
+
 def ratio_text(row: CompareRow) -> tuple[str, str]:
     """`1.28x` and its interval `1.24–1.33`."""
     ratio = units.DASH if row.ratio is None else f"{row.ratio:.2f}x"
@@ -131,7 +136,7 @@ def _wide(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -> 
         line = Line(" ").add(f"{text:<{across}}", "strong").add(" ")
         line.join(bar((row.ratio or 0.0) / top if row.ratio else None, BAR_CELLS, glyphs, "bar"))
         indent = line.width + 2 if beside else 3
-        verdict = wrap(row.verdict, width - indent - 1, verdict_role(row.verdict))
+        verdict = wrap(verdict_text(row), width - indent - 1, verdict_role(verdict_text(row)))
         if beside:
             rows.append(line.add("  ").join(verdict.pop(0)))
         else:
@@ -178,5 +183,5 @@ def _narrow(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -
             field(f"{row.failed} failed", "bad" if row.failed else "dim", 6),
         ]
         rows.append(Line("   ").join(pack(more, width - 4)))
-        rows += [Line("   ").join(line) for line in wrap(row.verdict, width - 4, verdict_role(row.verdict))]
+        rows += [Line("   ").join(line) for line in wrap(verdict_text(row), width - 4, verdict_role(verdict_text(row)))]
     return rows

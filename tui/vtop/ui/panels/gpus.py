@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vtop import units
-from vtop.telemetry.snapshot import GpuReading, Snapshot
+from vtop.telemetry.snapshot import Bandwidth, GpuReading, Snapshot
 from vtop.ui.charts.bars import bar
 from vtop.ui.charts.braille import area, resample
 from vtop.ui.glyphs import Glyphs
@@ -43,7 +43,7 @@ def _dimmed(gpu: GpuReading) -> bool:
 def _one(gpu: GpuReading, snapshot: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     bandwidth = gpu.bandwidth
     label_width = 8 if bandwidth is not None and bandwidth.source == "busy" else 5
-    bar_width = max(10, min(34, width - 41 - label_width))
+    bar_width = max(10, min(34, width - label_width - 13 - _beside_width(bandwidth)))
     percent = bandwidth.percent if bandwidth else None
     first = Line(f" {bandwidth_percent_label(bandwidth):<{label_width}} ", "strong")
     first.join(bar(None if percent is None else percent / 100, bar_width, glyphs))
@@ -80,6 +80,13 @@ def _one(gpu: GpuReading, snapshot: Snapshot, width: int, height: int, glyphs: G
     return rows[:height]
 
 
+def _beside_width(bandwidth: Bandwidth | None) -> int:
+    """Cells that amount and source need, so that the bar gives way to them."""
+    if bandwidth is None or bandwidth.source == "busy":
+        return 26
+    return len(bandwidth_amount(bandwidth)) + 2 + len(SOURCE_WORDS.get(bandwidth.source, bandwidth.source))
+
+
 def _card_fields(gpu: GpuReading) -> list[Field]:
     memory = f"{_pair(gpu.memory_used_bytes, gpu.memory_total_bytes)} GiB"
     fields = [Field(Line("mem ", "dim").add(memory), 9)]
@@ -91,7 +98,9 @@ def _card_fields(gpu: GpuReading) -> list[Field]:
     fields.append(Field(Line("power ", "dim").add(f"{power} W"), 8))
     heat = units.DASH if gpu.temperature_c is None else f"{gpu.temperature_c:.0f}"
     fields.append(Field(Line(f"{heat} °C", "bad" if (gpu.temperature_c or 0) >= 87 else ""), 7))
-    fields.append(field(units.megahertz(gpu.sm_clock_mhz), "", 6))
+    fields.append(
+        Field(Line("clock " if gpu.sm_clock_mhz is None else "", "dim").add(units.megahertz(gpu.sm_clock_mhz)), 6)
+    )
     if _memory_clock_reduced(gpu):
         fields.append(field(f"memory clock {units.megahertz(gpu.memory_clock_mhz)}", "warn", 5))
     if gpu.lost:

@@ -6,8 +6,7 @@ from vtop import units
 from vtop.telemetry.snapshot import ServerView, Snapshot
 from vtop.ui.charts.plotext_chart import ChartSpec
 from vtop.ui.charts.series import history_spec
-from vtop.ui.glyphs import Glyphs
-from vtop.ui.ink import Field, Line, field, pack
+from vtop.ui.ink import Field, Line, field, pack, wrap
 from vtop.ui.words import bucket_range, latency_age, latency_mean, server_is_stale, stale_text
 
 CHARTS = ("TTFT", "TPOT", "Output")
@@ -43,7 +42,7 @@ def second_number(server: ServerView | None, chart: int) -> str:
         return units.rate(engine.requests_per_s, "req/s") if engine.requests_per_s is not None else ""
     latency = engine.ttft if chart == 0 else engine.tpot or engine.itl
     if latency is None:
-        return "not said by this server"
+        return "not said by this server" if ("ttft", "tpot")[chart] in engine.missing else "none finished"
     age = latency_age(latency)
     if age:
         return age
@@ -116,10 +115,11 @@ def chart_spec(snapshot: Snapshot, server: ServerView | None, chart: int, width:
         unit=(lambda v: f"{units.significant(v, 3)}") if chart == 2 else (lambda v: f"{units.significant(v, 3)} ms"),
         floor=None if floor is None else floor * 1000,
         marks=marks,
+        least_top=10.0 if chart == 2 else 0.0,
     )
 
 
-def empty_chart(server: ServerView | None, chart: int, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def empty_chart(server: ServerView | None, chart: int, width: int, height: int) -> list[Line]:
     """Why a chart is empty, in the middle of it."""
     if server is None:
         text = "no server"
@@ -128,8 +128,7 @@ def empty_chart(server: ServerView | None, chart: int, width: int, height: int, 
     elif chart == 2:
         text = "no tokens yet: l runs a load test"
     else:
-        text = "no finished request yet: l runs a load test"
-    text = text if len(text) <= width - 2 else text[: width - 3] + glyphs.ellipsis
-    rows = [Line() for _ in range(max(0, height // 2 - 1))]
-    rows.append(Line(" " * max(0, (width - len(text)) // 2)).add(text, "dim"))
-    return rows
+        text = "no request has finished yet: l runs a load test"
+    lines = wrap(text, max(8, width - 4), "dim")
+    rows = [Line() for _ in range(max(0, (height - len(lines)) // 2))]
+    return rows + [Line(" " * max(0, (width - line.width) // 2)).join(line) for line in lines]

@@ -161,7 +161,7 @@ class Dashboard(Page):
                 inner_width, inner_height = width - border, height - border
                 spec = chart_spec(snapshot, server, index, inner_width, inner_height)
                 if spec is None:
-                    rows = empty_chart(server, index, inner_width, inner_height, glyphs)
+                    rows = empty_chart(server, index, inner_width, inner_height)
                 else:
                     rows = chart.render(spec, glyphs)
                 if not border:
