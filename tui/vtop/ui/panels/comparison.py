@@ -114,7 +114,19 @@ def table_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list[Li
 
 def _wide(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -> list[Line]:
     cells = [
-        ("configuration", "tok/s", "", "95 %", "predicted", "TTFT p50", "TPOT p50", "DRAM", "cache", "acc.", "fail")
+        (
+            "configuration",
+            "tok/s",
+            "ratio",
+            "95 %",
+            "predicted",
+            "TTFT p50",
+            "TPOT p50",
+            "DRAM",
+            "cache",
+            "acc.",
+            "fail",
+        )
     ]
     for row in progress.rows:
         ratio, interval = ratio_text(row)

@@ -10,6 +10,9 @@ from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Field, Line, cut, field, pack, wrap
 from vtop.ui.words import SOURCE_WORDS, STALE_AFTER_S, bandwidth_amount, bandwidth_percent_label
 
+BESIDE_CELLS = 28
+"""Room for `tensor 12 %  any kernel 98 %`: the kernel share, elsewhere called utilization, belongs beside the bytes."""
+
 STRIP_SPAN_S = 120.0
 """How far back the always-on history goes."""
 
@@ -83,8 +86,9 @@ def _one(gpu: GpuReading, snapshot: Snapshot, width: int, height: int, glyphs: G
 def _beside_width(bandwidth: Bandwidth | None) -> int:
     """Cells that amount and source need, so that the bar gives way to them."""
     if bandwidth is None or bandwidth.source == "busy":
-        return 26
-    return len(bandwidth_amount(bandwidth)) + 2 + len(SOURCE_WORDS.get(bandwidth.source, bandwidth.source))
+        return BESIDE_CELLS
+    amount = len(bandwidth_amount(bandwidth)) + 2 + len(SOURCE_WORDS.get(bandwidth.source, bandwidth.source))
+    return max(BESIDE_CELLS, amount)
 
 
 def _card_fields(gpu: GpuReading) -> list[Field]:
