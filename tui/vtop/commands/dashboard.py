@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
+from vtop.commands.console import note
 from vtop.commands.session import options_from
 from vtop.errors import UsageError
 from vtop.service import ServiceOptions, VtopService
 from vtop.settings import load_settings
+
+
+def in_browser() -> bool:
+    """Whether `vtop web` runs this: the screen then speaks to a browser through pipes."""
+    return os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver")
+
+
+def can_show() -> bool:
+    """Whether there is something to draw the screen on."""
+    return in_browser() or (sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def require_terminal() -> None:
@@ -17,7 +29,7 @@ def require_terminal() -> None:
     Raises:
         UsageError: standard input or output is not a terminal.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not can_show():
         raise UsageError("the dashboard needs a terminal", "`vtop status` prints the same once; --json for programs.")
 
 
@@ -42,6 +54,8 @@ def show(options: ServiceOptions, arguments: argparse.Namespace, *, demo: bool =
         mouse=not arguments.no_mouse,
         ascii_only=arguments.ascii,
         demo=demo,
+        # Standard output belongs to the browser's protocol there.
+        say=note if in_browser() else None,
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from vtop.commands.compare import comparison_table, watch_compare
 from vtop.commands.console import note, say
-from vtop.commands.dashboard import show
+from vtop.commands.dashboard import can_show, show
 from vtop.commands.load import watch_load
 from vtop.commands.servers import wait_until_ready
 from vtop.commands.session import options_from, with_service
@@ -51,6 +50,6 @@ async def _story(service: VtopService) -> int:
 def run_demo(arguments: argparse.Namespace) -> int:
     """The simulated dashboard, or the same without a terminal."""
     options = _options(arguments)
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if can_show():
         return show(options, arguments, demo=not arguments.no_tour)
     return with_service(options, _story)
