@@ -36,7 +36,7 @@ from vtop.ui.transitions import Ending, endings
 from vtop.ui.view import View
 from vtop.ui.words import selected, step_through
 
-CLOSE_AHEAD_S = 0.04
+CLOSE_AHEAD_S = 0.01
 """How long the service may close while the screen still stands."""
 
 CLOSE_WITHIN_S = 0.05
