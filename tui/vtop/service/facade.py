@@ -33,6 +33,7 @@ from vtop.service.chatting import stream_chat
 from vtop.service.comparing import Comparisons
 from vtop.service.exporting import export_run
 from vtop.service.fitting import fit_lines
+from vtop.service.gpu_memory import memory_left
 from vtop.service.judging import Judge
 from vtop.service.launching import Launch, Launcher
 from vtop.service.options import ServiceOptions
@@ -55,7 +56,7 @@ class VtopService:
     def __init__(self, options: ServiceOptions | None = None, *, clock: Clock | None = None) -> None:
         self.options = options or ServiceOptions()
         self._clock = clock or SystemClock()
-        self.supervisor = Supervisor(clock=self._clock)
+        self.supervisor = Supervisor(clock=self._clock, gpu_check=lambda pids: memory_left(self._watch, pids))
         self._watch = Watch(self.options, self.supervisor, lambda: self.hub.snapshot())
         self.launcher = Launcher(self.options, self._watch.gpu_frame)
         judge = Judge(self.load_progress)
