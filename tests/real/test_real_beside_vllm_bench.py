@@ -48,8 +48,8 @@ def test_both_clients_see_the_same_server(vtop: Vtop, real_env: Path, tmp_path: 
         theirs.append(vllm_bench(real_env, server["url"], tmp_path, 100 + round_))
     rows = {
         "output tok/s": ([r["output_tokens_per_s"] for r in ours], [r["output_throughput"] for r in theirs]),
-        "TPOT mean ms": ([r["tpot"]["mean"] * 1e3 for r in ours], [r["mean_tpot_ms"] for r in theirs]),
-        "TTFT mean ms": ([r["ttft"]["mean"] * 1e3 for r in ours], [r["mean_ttft_ms"] for r in theirs]),
+        "TPOT mean ms": ([r["tpot_mean_s"] * 1e3 for r in ours], [r["mean_tpot_ms"] for r in theirs]),
+        "TTFT mean ms": ([r["ttft_mean_s"] * 1e3 for r in ours], [r["mean_ttft_ms"] for r in theirs]),
     }
     for name, (mine, other) in rows.items():
         print(f"{name}: vtop {[round(v, 1) for v in mine]}, vllm bench {[round(v, 1) for v in other]}")
