@@ -225,7 +225,7 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true")
 
     replay = verbs.add_parser("replay", help="show a recording")
-    replay.add_argument("file")
+    replay.add_argument("file", help="made with `vtop --record FILE`; or `demo`: a real vLLM for CPU under load")
     replay.add_argument("--speed", type=_positive(float), default=1.0, metavar="X")
     replay.add_argument("--no-mouse", action="store_true")
     replay.add_argument("--ascii", action="store_true")
