@@ -15,7 +15,7 @@ from vtop import secrets
 from vtop.commands.console import note, say, say_json, table
 from vtop.commands.session import options_from, with_service
 from vtop.errors import UsageError, VtopError
-from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
+from vtop.load.progress import LoadProgress, LoadRequest, LoadResult, Percentiles
 from vtop.load.summary import progress_line, summary_text
 from vtop.servers.status import ServerState
 from vtop.service import VtopService
@@ -104,8 +104,14 @@ async def first_model(url: str, api_key: str | None, ca_file: str | None) -> str
 
 
 def result_to_json(result: LoadResult) -> dict[str, object]:
-    """The result with units in its key names (docs/json.md)."""
-    return {**asdict(result), "request": asdict(result.request)}
+    """The result with units in its key names (docs/json.md): `ttft` becomes `ttft_n`, `ttft_mean_s`, ..."""
+    flat: dict[str, object] = {}
+    for key, value in asdict(result).items():
+        if isinstance(getattr(result, key), Percentiles):
+            flat |= {f"{key}_{part}" + ("" if part == "n" else "_s"): number for part, number in value.items()}
+        else:
+            flat[key] = value
+    return flat
 
 
 class _Bar:
