@@ -175,9 +175,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare = verbs.add_parser("compare", help="start, load and stop presets in turn; the before/after table")
     compare.add_argument("presets", nargs="*", metavar="PRESET")
     compare.add_argument("--workload", metavar="NAME")
-    compare.add_argument(
-        "--repeats", type=int, metavar="N", help="runs of each preset (3; 2 with --sim); 1 gives no verdict"
-    )
+    compare.add_argument("--repeats", type=int, metavar="N", help="runs of each preset (3); 1 gives no verdict")
     compare.add_argument("-n", "--requests", type=int, metavar="N")
     compare.add_argument("-c", "--concurrency", type=int, metavar="N")
     compare.add_argument("--max-tokens", type=int, metavar="T")
@@ -193,6 +191,13 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("--json", action="store_true")
     _add_simulation(compare)
     _add_set(compare)
+
+    experiment = verbs.add_parser("experiment", help="a guided experiment: one optimization under two loads")
+    experiment.add_argument("name", nargs="?", help="which one (default: list them)")
+    experiment.add_argument("--repeats", type=int, metavar="N", help="runs of each preset (3); 1 gives no verdict")
+    experiment.add_argument("--json", action="store_true")
+    _add_simulation(experiment)
+    _add_set(experiment)
 
     runs = verbs.add_parser("runs", help="list saved runs")
     runs.add_argument("--json", action="store_true")
@@ -247,6 +252,7 @@ MODULES = {
     "stop": "servers",
     "load": "load",
     "compare": "compare",
+    "experiment": "experiment",
     "runs": "runs",
     "report": "runs",
     "import": "runs",

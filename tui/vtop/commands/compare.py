@@ -20,9 +20,11 @@ from vtop.service import VtopService
 
 _LOOK_EVERY_S = 0.25
 DEFAULT_REPEATS = 3
-SIMULATED_REPEATS = 2
+SIMULATED_REPEATS = 3
 SIMULATED_REQUESTS = 32
-SIMULATED_TOKENS = 64
+SIMULATED_TOKENS = 40
+SIMULATED_WARMUP = 4
+"""A simulated server has no kernels to warm; a few requests open the connections."""
 _HEADING = (
     "CONFIGURATION",
     "TOK/S",
@@ -67,11 +69,13 @@ def comparison_table(rows: Sequence[CompareRow]) -> str:
     """The table for a terminal, with each row's notes under it."""
     lines = [table([_cells(row) for row in rows], _HEADING, right=(1, 2, 3, 4, 5, 6, 7, 8, 9))]
     for row in rows:
-        beside = [
-            f"TTFT {row.ttft_verdict}" if row.ttft_verdict else "",
-            f"TPOT {row.tpot_verdict}" if row.tpot_verdict else "",
-        ]
-        if row.predicted_ratio is not None:
+        beside = []
+        if row is not rows[0]:
+            beside += [f"TTFT {row.ttft_verdict}" if row.ttft_verdict else ""]
+            beside += [f"TPOT {row.tpot_verdict}" if row.tpot_verdict else ""]
+        if row.beside and row.beside_ratio is not None:
+            beside.append(f"against {row.beside} {row.beside_ratio:.2f}x: {row.beside_verdict}")
+        if row is not rows[0] and row.predicted_ratio is not None:
             beside.append(f"predicted {row.predicted_ratio:.2f}x")
         lines += [f"  {row.preset}: {text}" for text in (*filter(None, beside), *row.notes)]
     return "\n".join(lines)
@@ -158,7 +162,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
         max_tokens=arguments.max_tokens or (SIMULATED_TOKENS if short else None),
         seed=arguments.seed,
         order=arguments.order,
-        warmup=arguments.warmup,
+        warmup=arguments.warmup if arguments.warmup is not None or not short else SIMULATED_WARMUP,
     )
 
     async def use(service: VtopService) -> int:

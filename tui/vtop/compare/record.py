@@ -151,6 +151,8 @@ def repeat_command(request: CompareRequest) -> str:
         ("-c", request.concurrency),
         ("--max-tokens", request.max_tokens),
         ("--seed", request.seed),
+        ("--order", request.order if request.order == "blocks" else None),
+        ("--warmup", request.warmup),
     ):
         if value is not None:
             words += [flag, str(value)]

@@ -17,6 +17,7 @@ from vtop.results.comparability import Configuration, findings_alone, findings_b
 from vtop.results.comparison import CompareRow
 from vtop.results.explanation import explain
 from vtop.results.intervals import paired_ratio, rounds_to_settle
+from vtop.results.speculation import Guessing, guessing
 from vtop.units import percent_of_100
 
 FASTER, SLOWER, FIRST_ROW = "faster", "slower", "first row"
@@ -99,6 +100,7 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
     if own.failure:
         reasons.insert(0, own.failure)
     notes += [f"also: {reason}" for reason in reasons[1:]]
+    guessed = _guessing(own, runs)
     row = CompareRow(
         preset=own.preset,
         runs=len(runs),
@@ -119,10 +121,13 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
         acceptance=_plain_mean(
             runs, lambda run: _number(run.server.get("acceptance", run.server.get("acceptance_rate")))
         ),
-        kv_capacity_tokens=own.facts.kv_capacity_tokens,
+        kv_capacity_tokens=own.facts.kv_capacity_tokens
+        or _plain_mean(runs, lambda run: _number(run.server.get("kv_capacity_tokens"))),
         weights_bytes=own.facts.weights_bytes,
         failed=sum(run.failed for run in own.runs.values()),
-        predicted_ratio=1.0 if first and own.facts.predicted_ratio else own.facts.predicted_ratio,
+        predicted_ratio=_predicted(own, guessed, first),
+        guessed_share=guessed.guessed_share if guessed else None,
+        tokens_per_step=guessed.tokens_per_step if guessed else None,
         verdict=_verdict(output, reasons, first, higher_is_better=True),
         ttft_verdict=_verdict(ttft, reasons + ttft_reasons, first, higher_is_better=False),
         tpot_verdict=_verdict(tpot, reasons, first, higher_is_better=False),
@@ -136,6 +141,29 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
     )
     notes += explain(row, own.facts, runs[0].request.workload if runs else "")
     return replace(row, notes=tuple(notes))
+
+
+def _guessing(own: Configuration, runs: Sequence[LoadResult]) -> Guessing | None:
+    """The mean over the runs."""
+    if not own.facts.speculative:
+        return None
+    found = [one for run in runs if (one := guessing(run.server, own.facts.drafted_per_step)) is not None]
+    if not found:
+        return None
+    shares, yields = [one.guessed_share for one in found], [one.tokens_per_step for one in found]
+    return Guessing(math.fsum(shares) / len(found), math.fsum(yields) / len(found))
+
+
+def _predicted(own: Configuration, guessed: Guessing | None, first: bool) -> float | None:
+    """From bytes and FLOPs; for speculation also from how often it guessed and how much was accepted."""
+    plain = own.facts.predicted_ratio
+    if plain is None or first:
+        return None if plain is None else 1.0
+    if not own.facts.speculative:
+        return plain
+    if guessed is None or own.facts.step_cost is None:
+        return None
+    return plain * guessed.gain(own.facts.step_cost)
 
 
 def _held_beside(row: CompareRow, against: CompareRow, preset: str) -> CompareRow:

@@ -80,6 +80,10 @@ class CompareRow:
     """`faster`, `slower`, `no difference seen (could be up to 3 %)`, `not comparable: why`,
     `one run: no verdict (N more would settle it)`, `first row`."""
     notes: tuple[str, ...] = ()
+    guessed_share: float | None = None
+    """Speculation: share of a sequence's steps that had a draft to check, 0..1."""
+    tokens_per_step: float | None = None
+    """Speculation: tokens that one step of one sequence yielded, over all steps."""
     ttft_verdict: str = ""
     tpot_verdict: str = ""
     ttft_ratio: float | None = None
@@ -131,6 +135,11 @@ class ConfigurationFacts:
     weights_bytes: float | None = None
     predicted_ratio: float | None = None
     """Output tokens/s against the first configuration, from bytes and FLOPs alone."""
+    drafted_per_step: int | None = None
+    """Tokens that speculation proposes at once."""
+    step_cost: float | None = None
+    """Time of a step with a draft over that of a plain one, from bytes and FLOPs: tokens a step must yield to pay.
+    Where it is known, `predicted_ratio` is the ratio without speculation, and the row's is made of both."""
     command: tuple[str, ...] = ()
     """The server's command line, without secrets."""
 

@@ -43,7 +43,22 @@ def _own_counters(row: CompareRow, facts: ConfigurationFacts, workload: str) -> 
             )
         else:
             said.append(f"{percent(row.acceptance)} of the guessed tokens were accepted")
+        said += _guesses(row, facts)
     return said
+
+
+def _guesses(row: CompareRow, facts: ConfigurationFacts) -> list[str]:
+    """How often there was a guess, and whether it paid by the arithmetic."""
+    if row.guessed_share is None or row.tokens_per_step is None:
+        return []
+    said = (
+        f"{percent(row.guessed_share)} of the steps had a guess to check; a step gave {row.tokens_per_step:.2f} tokens"
+    )
+    if facts.step_cost is None:
+        return [said]
+    needed = 1 + row.guessed_share * (facts.step_cost - 1)
+    pays = "above" if row.tokens_per_step > needed else "not above"
+    return [f"{said}, {pays} the {needed:.2f} from which the longer steps pay, by bytes and FLOPs"]
 
 
 def _prediction(row: CompareRow) -> list[str]:

@@ -16,7 +16,7 @@ from vtop.results import store
 from vtop.results.comparison import CompareProgress, CompareRequest, ConfigurationFacts
 from vtop.servers.durations import last_start
 from vtop.servers.status import StopReport
-from vtop.service.predicting import predicted_tokens_per_s
+from vtop.service.predicting import load_shape, predicted_tokens_per_s, speculation_step_cost
 
 if TYPE_CHECKING:
     from vtop.service.facade import VtopService
@@ -157,6 +157,8 @@ class Comparisons:
             kv_capacity_tokens=capacity,
             weights_bytes=_weights(spec, card),
             predicted_ratio=predicted,
+            drafted_per_step=spec.speculative.num_tokens if spec.speculative is not None else None,
+            step_cost=speculation_step_cost(spec, card, *load_shape(request)),
             command=self._service.command_of(server),
             compare_with=chosen.compare_with,
         )
@@ -168,12 +170,12 @@ class Comparisons:
 
     def _predicted(self, spec: ServerSpec, card: Card | None, request: CompareRequest) -> float | None:
         """Against the first configuration, by bytes and FLOPs alone."""
-        own = predicted_tokens_per_s(spec, card, request.concurrency)
+        own = predicted_tokens_per_s(spec, card, *load_shape(request))
         if own is None:
             return None
         if self._first_prediction is None:
             first = self._service.launcher.preset(request.presets[0], request.overrides)
-            self._first_prediction = predicted_tokens_per_s(first.server, card, request.concurrency)
+            self._first_prediction = predicted_tokens_per_s(first.server, card, *load_shape(request))
         return own / self._first_prediction if self._first_prediction else None
 
 

@@ -23,6 +23,10 @@ def _mean(latency: Latency | None) -> float | None:
     return None if latency is None or latency.age_s else latency.mean_s
 
 
+def _over_window(engine: EngineReading, per_s: float | None) -> float | None:
+    return None if per_s is None else per_s * engine.window_s
+
+
 def server_numbers(engine: EngineReading) -> dict[str, float | None]:
     """The numbers of one window under the names that results use; unknown is None."""
     speculation = engine.speculation
@@ -35,13 +39,14 @@ def server_numbers(engine: EngineReading) -> dict[str, float | None]:
         "e2e_mean_s": _mean(engine.e2e),
         "queue_mean_s": _mean(engine.queue),
         "prefill_mean_s": _mean(engine.prefill),
-        "generation_tokens": None if tokens is None else tokens * engine.window_s,
+        "generation_tokens": _over_window(engine, tokens),
         "tokens_per_step": engine.tokens_per_step,
         "prefix_hit_rate": engine.prefix_hit_rate,
         "prompt_computed_share": engine.prompt_computed_share,
         "prompt_transferred_share": engine.prompt_transferred_share,
         "acceptance": None if speculation is None else speculation.acceptance,
         "acceptance_length": None if speculation is None else speculation.mean_length,
+        "drafted_tokens": _over_window(engine, None if speculation is None else speculation.drafted_tokens_per_s),
         "preemptions": engine.preemptions,
         "kv_capacity_tokens": engine.kv_capacity_tokens,
     }
@@ -154,7 +159,8 @@ class LoadWindows:
             }
             version = views[-1].status.version
             # /version leaves the build out (`+cpu`); two runs of one server must not look like two versions.
-            context["fingerprint"]["vllm_version"] = version.split("+")[0] if version else None
+            if version:
+                context["fingerprint"]["vllm_version"] = version.split("+")[0]
             context["fingerprint"]["preset"] = views[-1].status.preset
         frames = [gpus for _, _, gpus in seen if gpus]
         if frames:

@@ -1,0 +1,242 @@
+"""The guided experiments: what each optimization is, a load that shows it off, one that does not, what to watch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vtop import units
+from vtop.contract import CompareProgress, CompareRequest, CompareRow
+from vtop.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One load of an experiment; None: the workload's own."""
+
+    workload: str
+    why: str
+    """What the optimization can (or cannot) do with it, as a clause."""
+    concurrency: int | None = None
+    simulated_requests: int = 32
+    """In simulations, whose time passes as slowly as real time, a shorter run will do."""
+    simulated_tokens: int | None = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One optimization, shown by comparing two presets under two loads."""
+
+    name: str
+    title: str
+    what: str
+    """Three sentences."""
+    presets: tuple[str, str]
+    """Without it, with it."""
+    shows_off: Trial
+    does_not_help: Trial
+    watch: str
+    """The picture that makes it visible."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Settings of both presets, so that they differ in one thing only."""
+
+    @property
+    def trials(self) -> tuple[Trial, Trial]:
+        """The load that shows it off, then the one that does not."""
+        return self.shows_off, self.does_not_help
+
+    def request(
+        self,
+        trial: Trial,
+        *,
+        repeats: int,
+        simulated: bool = False,
+        gpu: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        warmup: int | None = None,
+    ) -> CompareRequest:
+        """The comparison of the two presets under one of the loads.
+
+        Args:
+            trial: one of `trials`.
+            repeats: runs of each preset.
+            simulated: simulated servers, with the shorter loads.
+            gpu: the simulated card.
+            overrides: `--set`; wins over the experiment's own.
+            warmup: requests before each clock; None: as many as run at once.
+        """
+        return CompareRequest(
+            presets=self.presets,
+            workload=trial.workload,
+            repeats=repeats,
+            overrides={**self.overrides, **(overrides or {})},
+            simulated=simulated,
+            gpu=gpu,
+            concurrency=trial.concurrency,
+            requests=trial.simulated_requests if simulated else None,
+            max_tokens=trial.simulated_tokens if simulated else None,
+            warmup=warmup,
+        )
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        name="continuous-batching",
+        title="Continuous batching",
+        what=(
+            "Each decode step reads every weight once, however many sequences share that reading. vLLM lets requests "
+            "join and leave the batch at every step, so that the reading is shared all the time. Throughput grows "
+            "with the batch until KV cache, arithmetic or the queue sets the limit; the time per token hardly changes."
+        ),
+        presets=("sequential", "baseline"),
+        shows_off=Trial(workload="demo", why="16 at once share each reading of the weights"),
+        does_not_help=Trial(
+            workload="demo", why="one at a time leaves nothing to share", concurrency=1, simulated_requests=6
+        ),
+        watch="Batch occupancy: requests running against waiting, and tokens per step, in the engine panel.",
+    ),
+    Experiment(
+        name="prefix-caching",
+        title="Prefix caching",
+        what=(
+            "The KV cache of a prompt's beginning depends on nothing that comes after it. vLLM keeps its blocks, so a "
+            "prompt that begins like an earlier one is computed only from where they part. It shortens prefill, hence "
+            "TTFT, and leaves the speed of decoding alone."
+        ),
+        presets=("baseline", "prefix-caching"),
+        shows_off=Trial(workload="prefix", why="10 prefixes of 2,048 tokens come again and again"),
+        does_not_help=Trial(workload="random", why="no two prompts begin alike"),
+        watch="Prefix hit rate in the engine panel, and beside it TTFT falling while TPOT stays.",
+    ),
+    Experiment(
+        name="speculative-decoding",
+        title="Speculative decoding",
+        what=(
+            "A cheap guesser proposes several tokens and the model checks them all in one step, which reads the "
+            "weights only once. Accepted guesses are tokens for free; the output's distribution stays the same. It "
+            "pays only while the accepted tokens per step are above the break-even line, the cost of the longer step."
+        ),
+        presets=("baseline", "spec-ngram"),
+        shows_off=Trial(workload="repeat", why="the answer repeats the prompt, so it is easy to guess"),
+        does_not_help=Trial(workload="random", why="there is nothing to guess from"),
+        watch="Accepted tokens by position and the mean acceptance length against the break-even line (key e).",
+    ),
+    Experiment(
+        name="quantization",
+        title="Quantization",
+        what=(
+            "Weights in 4 bits instead of 16 are a quarter of the bytes that each decode step must read. What they "
+            "free becomes KV cache, so more requests fit at once. Prefill is bound by arithmetic, which weights that "
+            "are unpacked to 16 bits for it do not make cheaper."
+        ),
+        presets=("baseline", "awq"),
+        shows_off=Trial(workload="decode", why="long answers read the weights at each token", simulated_requests=16),
+        does_not_help=Trial(
+            workload="long", why="long prompts are bound by arithmetic", simulated_requests=8, simulated_tokens=8
+        ),
+        watch="Weights, KV capacity and the TPOT floor (key e), and TPOT coming down to the new floor.",
+    ),
+    Experiment(
+        name="pd-disaggregation",
+        title="Prefill and decode apart",
+        what=(
+            "On one GPU a long prefill stands in the way of everybody's next token. Prefill and decode on GPUs of "
+            "their own keep out of each other's way, and the KV cache travels between them. It steadies TPOT and lets "
+            "TTFT be tuned apart; it uses two GPUs and does not raise throughput by itself."
+        ),
+        presets=("baseline", "pd-disaggregation"),
+        shows_off=Trial(
+            workload="long",
+            why="long prompts interrupt decoding on one GPU",
+            simulated_requests=12,
+            simulated_tokens=32,
+        ),
+        does_not_help=Trial(workload="decode", why="short prompts hardly interrupt it", simulated_requests=16),
+        watch="Prefill and decode server side by side: prompt tokens at one, generated ones at the other; P95 of TPOT.",
+    ),
+    Experiment(
+        name="tensor-parallel",
+        title="Tensor parallelism",
+        what=(
+            "Each layer is split over several GPUs, and each reads only its share of the weights in a step. TPOT falls "
+            "nearly by the number of GPUs while reading is what takes the time; every layer ends in an exchange "
+            "between them. It is also the way to serve a model that does not fit one card."
+        ),
+        presets=("baseline", "tensor-parallel"),
+        shows_off=Trial(workload="decode", why="each GPU reads a quarter of the weights", simulated_requests=16),
+        does_not_help=Trial(
+            workload="long",
+            why="long prompts send much between the GPUs at each layer",
+            simulated_requests=8,
+            simulated_tokens=8,
+        ),
+        watch="DRAM bandwidth of every GPU at once, TPOT, and the floor that has moved down with the number of GPUs.",
+        # The preset's own model fits no single card: the same model on both sides, or there is nothing to compare.
+        overrides={"model": "Qwen/Qwen2.5-7B-Instruct", "served_name": "qwen2.5-7b"},
+    ),
+)  # fmt: skip
+"""In the order in which they are explained best."""
+
+
+def experiment_named(name: str) -> Experiment:
+    """One by its name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for experiment in EXPERIMENTS:
+        if experiment.name == name:
+            return experiment
+    raise UsageError(
+        f"there is no experiment {name!r}", f"Choose one of: {', '.join(one.name for one in EXPERIMENTS)}."
+    )
+
+
+def experiment_of(request: CompareRequest) -> Experiment | None:
+    """The experiment to which a comparison belongs; None where it is one of a person's own."""
+    for experiment in EXPERIMENTS:
+        if request.presets == experiment.presets and request.workload in {t.workload for t in experiment.trials}:
+            return experiment
+    return None
+
+
+def result_sentence(progress: CompareProgress) -> str:
+    """What came out of one load, in one sentence from the measured rows; "" while there is no second row.
+
+    Args:
+        progress: a comparison of two presets, at any time.
+    """
+    if len(progress.rows) < 2:
+        return ""
+    before, after = progress.rows[0], progress.rows[1]
+    mark = "SIMULATED: " if progress.simulated else ""
+    load = f"with the workload `{progress.request.workload or 'chat'}`"
+    if progress.request.concurrency is not None:
+        load += f" at {progress.request.concurrency} at once"
+    if after.verdict.startswith("not comparable"):
+        return f"{mark}{load[0].upper()}{load[1:]}, {after.preset} and {before.preset} are {after.verdict}."
+    ratio = units.DASH if after.ratio is None else f"{units.significant(after.ratio)}x"
+    reach = ""
+    if after.ratio_low is not None and after.ratio_high is not None:
+        reach = f" ({units.significant(after.ratio_low)} to {units.significant(after.ratio_high)}x)"
+    said = f"{after.preset} gave {ratio}{reach} the output tokens/s of {before.preset}: {after.verdict}"
+    details = _details(before, after)
+    return f"{mark}{load[0].upper()}{load[1:]}, {said}{'; ' + ', '.join(details) if details else ''}."
+
+
+def _details(before: CompareRow, after: CompareRow) -> list[str]:
+    said = []
+    for name, one, two, verdict in (
+        ("TTFT", before.ttft_p50_s, after.ttft_p50_s, after.ttft_verdict),
+        ("TPOT", before.tpot_p50_s, after.tpot_p50_s, after.tpot_verdict),
+    ):
+        if verdict in ("faster", "slower") and one is not None and two is not None:
+            said.append(f"{name} p50 {units.duration(one)} to {units.duration(two)}")
+    if after.prefix_hit_rate:
+        said.append(f"{units.percent(after.prefix_hit_rate)} prefix hits")
+    if after.acceptance is not None:
+        said.append(f"{units.percent(after.acceptance)} of the guesses accepted")
+    one, two = before.weights_bytes, after.weights_bytes
+    if one and two and abs(two / one - 1) > 0.05:
+        said.append(f"weights {units.gib(one)} to {units.gib(two)}")
+    return said
