@@ -138,7 +138,8 @@ class Program:
                 except OSError:
                     data = b""
                 if not data:
-                    return until()
+                    # Its terminal is closed; the process itself ends a moment later.
+                    time.sleep(0.005)
                 self.output += data
         return until()
 
