@@ -1,52 +1,53 @@
-"""`make bench`: every benchmark of this folder, one table. Ratios in one run count, not milliseconds.
-
-python -m tests.bench [NAME ...]        NAME: metrics, gpu, load, peers, cli
-"""
+"""`python -m tests.bench [NAME]...`: every benchmark of this folder, one table each; NAME picks some (cli, load)."""
 
 from __future__ import annotations
 
 import importlib
-import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
 Row = tuple[str, str, str, str]
-HEADING: Row = ("what", "vtop", "against", "note")
+HEADING: Row = ("WHAT", "VTOP", "AGAINST", "NOTE")
 
 
 def names() -> list[str]:
-    """The benchmarks that are here."""
-    return sorted(file.stem.removeprefix("bench_") for file in HERE.glob("bench_*.py"))
+    """The benchmarks of this folder, by name."""
+    return sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
 
 
-def print_rows(title: str, rows: list[Row]) -> None:
-    """One benchmark's rows as a Markdown table, ready for docs/performance.md."""
-    print(f"\n### {title}\n")
-    for row in (HEADING, ("---",) * 4, *rows):
-        print("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |")
-    sys.stdout.flush()
+def printed(rows: Sequence[Row]) -> str:
+    """The rows in columns."""
+    every = [HEADING, *rows]
+    widths = [max(len(row[column]) for row in every) for column in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every
+    )
 
 
-def main() -> int:
-    """Runs what was named, or all; a benchmark that cannot run says so and the others go on."""
-    sys.path[:0] = [str(HERE.parent), str(HERE)]
-    wanted = sys.argv[1:] or names()
-    unknown = [name for name in wanted if name not in names()]
+def main(wanted: Sequence[str]) -> int:
+    """Runs them one after the other; exit 1 when one failed, 2 for a name that is none."""
+    known = names()
+    unknown = [name for name in wanted if name not in known]
     if unknown:
-        print(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(names())}", file=sys.stderr)
+        print(f"no benchmark is called {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
-    print(f"{platform.platform()}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d %H:%M')}")
-    failed = 0
-    for name in wanted:
+    sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent)]
+    failed = False
+    for name in wanted or known:
+        began = time.monotonic()
+        print(f"== {name}", flush=True)
         try:
-            print_rows(name, importlib.import_module(f"bench_{name}").run())
-        except Exception as error:
-            failed += 1
-            print_rows(name, [("could not run", f"{type(error).__name__}: {error}", "", "")])
+            rows = importlib.import_module(f"bench.bench_{name}").run()
+        except Exception as error:  # One benchmark that breaks must not hide the others.
+            failed = True
+            print(f"FAILED: {type(error).__name__}: {error}\n", flush=True)
+            continue
+        print(f"{printed(rows)}\n({time.monotonic() - began:.0f} s)\n", flush=True)
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,24 @@
+"""A comparison and a load test would each be part of the other's measurement."""
+
+from __future__ import annotations
+
+import pytest
+
+from vtop.contract import CompareRequest
+from vtop.errors import VtopError
+from vtop.load.runner import LoadRunner
+from vtop.service import ServiceOptions, VtopService
+
+
+async def test_no_comparison_begins_while_a_load_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused at once, instead of losing its first run to the load test."""
+    service = VtopService(ServiceOptions(simulated=True, discover=False))
+    await service.open()
+    try:
+        monkeypatch.setattr(LoadRunner, "running", True)
+        with pytest.raises(VtopError, match="a load test is running"):
+            await service.start_compare(CompareRequest(presets=("sequential", "baseline"), simulated=True))
+        assert service.compare_progress() is None
+    finally:
+        monkeypatch.undo()
+        await service.close()
