@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import NoReturn
 
 from vtop.commands.console import note
 from vtop.commands.session import options_from
@@ -33,7 +34,7 @@ def require_terminal() -> None:
         raise UsageError("the dashboard needs a terminal", "`vtop status` prints the same once; --json for programs.")
 
 
-def show(options: ServiceOptions, arguments: argparse.Namespace, *, demo: bool = False) -> int:
+def show(options: ServiceOptions, arguments: argparse.Namespace, *, demo: bool = False) -> NoReturn:
     """Runs the screen until it is left, and says which servers go on."""
     from vtop.ui.display import DisplaySettings
     from vtop.ui.run import run_app
@@ -48,7 +49,7 @@ def show(options: ServiceOptions, arguments: argparse.Namespace, *, demo: bool =
         bell=said.bell,
         large=said.large,
     )
-    return run_app(
+    code = run_app(
         VtopService(options),
         display,
         mouse=not arguments.no_mouse,
@@ -57,6 +58,14 @@ def show(options: ServiceOptions, arguments: argparse.Namespace, *, demo: bool =
         # Standard output belongs to the browser's protocol there.
         say=note if in_browser() else None,
     )
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process at once: Python's own way out may wait for threads that hang, and the screen is gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run_dashboard(arguments: argparse.Namespace) -> int:

@@ -81,6 +81,8 @@ class Comparisons:
     def _must_be_idle(self) -> None:
         if self._runner is not None and self._runner.running:
             raise VtopError("a comparison is running already", "Wait for its end, or stop it.")
+        if self._service.load_running:
+            raise VtopError("a load test is running", "Wait for its end, or stop it: both would measure each other.")
 
     def progress(self) -> CompareProgress | None:
         """The running or last one."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vtop import secrets
 from vtop.clock import Clock, SystemClock
@@ -29,10 +29,6 @@ from vtop.servers.durations import last_start
 from vtop.servers.logs import last_lines
 from vtop.servers.status import ServerState, ServerStatus, StopReport
 from vtop.servers.supervisor import Supervisor
-from vtop.service.chatting import stream_chat
-from vtop.service.comparing import Comparisons
-from vtop.service.exporting import export_run
-from vtop.service.fitting import fit_lines
 from vtop.service.gpu_memory import memory_left
 from vtop.service.judging import Judge
 from vtop.service.launching import Launch, Launcher
@@ -43,8 +39,10 @@ from vtop.service.windows import LoadWindows
 from vtop.telemetry.recording import Recorder
 from vtop.telemetry.scrape import ServerAccess
 from vtop.telemetry.snapshot import Snapshot
-from vtop.vllm.dialect import display
 from vtop.vllm.launch import LaunchCommand
+
+if TYPE_CHECKING:
+    from vtop.service.comparing import Comparisons
 
 CLOSE_WITHIN_S = 0.3
 """Quitting never waits longer, whatever hangs."""
@@ -64,7 +62,7 @@ class VtopService:
         self._windows = LoadWindows(self._clock, self._access, self.hub.joules)
         self._loads = LoadRunner(clock=self._clock, server_window=self._windows.read)
         self._windows.record_into(self._loads)
-        self._comparisons = Comparisons(self)
+        self._comparisons: Comparisons | None = None
         self.supervisor.before_stop.append(self._release)
         self._unsubscribe: Callable[[], None] | None = None
         self._recorder: Recorder | None = None
@@ -107,7 +105,7 @@ class VtopService:
         if self._unsubscribe is not None:
             self._unsubscribe()
         parts = (
-            self._comparisons.close(),
+            *([self._comparisons.close()] if self._comparisons is not None else []),
             self._loads.close(),
             self._windows.close(),
             self.hub.close(),
@@ -171,6 +169,8 @@ class VtopService:
             launch = await asyncio.to_thread(self._prepare, preset, overrides, name, **choices)
         except VtopError as error:
             return LaunchPlan(preset=preset, name=name, commands=(), refusal=str(error), simulated=self.simulated)
+        from vtop.service.fitting import fit_lines
+
         command = launch.commands[0]
         last = last_start(preset, command.version, command.simulated)
         return self.launcher.plan(launch, name, last.total_s if last else None, fit_lines(launch, self.launcher.card()))
@@ -194,7 +194,7 @@ class VtopService:
 
     def command_of(self, name: str) -> tuple[str, ...]:
         """How a server of this vtop was started, in words; empty where that is not known."""
-        return tuple(display(command) for command in self._commands.get(name, ()))
+        return _displayed(self._commands.get(name, ()))
 
     def command_lines(
         self, preset: str, overrides: Mapping[str, str] | None = None, name: str | None = None, **choices: Any
@@ -205,7 +205,7 @@ class VtopService:
             VtopError: it cannot be started.
         """
         launch = self._prepare(preset, overrides, name or preset, **choices)
-        return tuple(display(command) for command in launch.commands)
+        return _displayed(launch.commands)
 
     async def stop_server(self, name: str) -> StopReport:
         """See `contract.Service`."""
@@ -316,34 +316,45 @@ class VtopService:
 
     # Comparisons
 
+    def _compare(self) -> Comparisons:
+        if self._comparisons is None:
+            # What only some sessions do is imported when it is done: the first paint does not wait for it.
+            from vtop.service.comparing import Comparisons
+
+            self._comparisons = Comparisons(self)
+        return self._comparisons
+
     async def plan_compare(self, request: CompareRequest) -> CompareProgress:
         """See `contract.Service`."""
-        return await self._comparisons.plan(request)
+        return await self._compare().plan(request)
 
     async def start_compare(self, request: CompareRequest) -> str:
         """See `contract.Service`."""
         self._may_change()
-        return await self._comparisons.start(request)
+        return await self._compare().start(request)
 
     async def resume_compare(self, run_id: str) -> str:
         """Goes on with a comparison that was cut."""
         self._may_change()
-        return await self._comparisons.resume(run_id)
+        return await self._compare().resume(run_id)
 
     def compare_progress(self) -> CompareProgress | None:
         """See `contract.Service`."""
-        return self._comparisons.progress()
+        return self._comparisons.progress() if self._comparisons is not None else None
 
     async def wait_compare(self) -> CompareProgress:
         """The end of the running comparison."""
-        return await self._comparisons.wait()
+        return await self._compare().wait()
 
     async def stop_compare(self) -> None:
         """See `contract.Service`."""
-        await self._comparisons.stop()
+        if self._comparisons is not None:
+            await self._comparisons.stop()
 
     def export(self, run_id: str, kind: str, path: str | None = None) -> str:
         """See `contract.Service`."""
+        from vtop.service.exporting import export_run
+
         return export_run(run_id, kind, path)
 
     # Chat
@@ -351,7 +362,15 @@ class VtopService:
     async def chat(self, name: str, prompt: str) -> AsyncIterator[ChatEvent]:
         """See `contract.Service`."""
         status = self.known(name)
+        from vtop.service.chatting import stream_chat
+
         key = secrets.resolve(self._key_of(status))
         stream = stream_chat(status.url, status.model or "", prompt, api_key=key)
         async for event in stream:
             yield event
+
+
+def _displayed(commands: Sequence[LaunchCommand]) -> tuple[str, ...]:
+    from vtop.vllm.dialect import display
+
+    return tuple(display(command) for command in commands)

@@ -13,11 +13,8 @@ from vtop.hardware import Card, find_card
 from vtop.preset_files import Catalog, load_catalog, warnings, with_overrides
 from vtop.presets import Preset
 from vtop.service.options import ServiceOptions
-from vtop.sim.commands import sim_commands
 from vtop.telemetry.gpu.matching import free_gpus, shortage
 from vtop.telemetry.gpu.source import GpuFrame
-from vtop.vllm.dialect import commands as vllm_commands
-from vtop.vllm.dialect import masked_env
 from vtop.vllm.install import Installation, find_installation
 from vtop.vllm.launch import LaunchCommand
 
@@ -105,7 +102,10 @@ class Launcher:
         """
         simulated = self._options.simulated if simulated is None else simulated
         port, notes = self._port(preset, simulated, taken_ports)
+        # Imported when something is started: the first paint of the screen does not wait for it.
         if simulated:
+            from vtop.sim.commands import sim_commands
+
             made = sim_commands(
                 preset, gpu=gpu or self._options.gpu, port=port, name=name, free_port=free_port, fault=fault
             )
@@ -114,6 +114,8 @@ class Launcher:
         if preset.server.command is None:
             installation = find_installation(preset.server, vllm or self._options.vllm)
         indices, uuids, chosen = self._gpus(preset, installation)
+        from vtop.vllm.dialect import commands as vllm_commands
+
         made = vllm_commands(preset, installation, port=port, gpus=indices, name=name)
         if uuids is not None:
             by_index = dict(zip(indices or (), uuids, strict=True))
@@ -174,6 +176,8 @@ class Launcher:
 
     def plan(self, launch: Launch, name: str, expected_s: float | None, fit: Sequence[tuple[str, str]]) -> LaunchPlan:
         """What a start would do, in the form that screens show."""
+        from vtop.vllm.dialect import masked_env
+
         env: dict[str, str] = {}
         for command in launch.commands:
             env.update(masked_env(command))
