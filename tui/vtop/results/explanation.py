@@ -20,7 +20,7 @@ def explain(row: CompareRow, facts: ConfigurationFacts, workload: str) -> list[s
         facts: what the configuration is.
         workload: the load that it ran.
     """
-    return [*_own_counters(row, facts, workload), *_prediction(row)]
+    return [*_own_counters(row, facts, workload), *_prediction(row, facts)]
 
 
 def _own_counters(row: CompareRow, facts: ConfigurationFacts, workload: str) -> list[str]:
@@ -61,7 +61,7 @@ def _guesses(row: CompareRow, facts: ConfigurationFacts) -> list[str]:
     return [f"{said}, {pays} the {needed:.2f} from which the longer steps pay, by bytes and FLOPs"]
 
 
-def _prediction(row: CompareRow) -> list[str]:
+def _prediction(row: CompareRow, facts: ConfigurationFacts) -> list[str]:
     predicted, measured = row.predicted_ratio, row.ratio
     if not predicted or not measured or row.verdict == "first row" or row.verdict.startswith("not comparable"):
         return []
@@ -72,6 +72,12 @@ def _prediction(row: CompareRow) -> list[str]:
     words = f"bytes and FLOPs alone predict {significant(predicted)}x, measured {significant(measured)}x: "
     if measured > predicted:
         return [words + "the first row is held back by more than memory (its scheduling or host work per step)"]
+    if facts.speculative:
+        return [
+            words
+            + "guessing takes host time in every step, also in those without a guess (n-gram look-up runs between "
+            "two steps and switches asynchronous scheduling off)"
+        ]
     if row.bandwidth_percent is not None and row.bandwidth_source != "busy" and row.bandwidth_percent < BUSY_PERCENT:
         return [
             words + f"DRAM is at {percent_of_100(row.bandwidth_percent)} of its peak, so host work, kernel launches or "

@@ -157,11 +157,13 @@ class LoadWindows:
                 "running_max": max(running, default=None),
                 "kv_usage_max": max(usage, default=None),
             }
-            version = views[-1].status.version
-            # /version leaves the build out (`+cpu`); two runs of one server must not look like two versions.
-            if version:
+        # A test of two seconds may end before the first snapshot of its window.
+        known = [view.status for _, view, _ in self._seen if view is not None]
+        if known:
+            context["fingerprint"]["preset"] = known[-1].preset
+            if version := known[-1].version:
+                # /version leaves the build out (`+cpu`); two runs of one server must not look like two versions.
                 context["fingerprint"]["vllm_version"] = version.split("+")[0]
-            context["fingerprint"]["preset"] = views[-1].status.preset
         frames = [gpus for _, _, gpus in seen if gpus]
         if frames:
             context["gpu"] = self._gpu(frames, start_s, end_s, context["server"])
