@@ -282,6 +282,11 @@ class VtopService:
         """See `contract.Service`."""
         return self._loads.progress()
 
+    @property
+    def load_running(self) -> bool:
+        """Whether a load test is running now."""
+        return self._loads.running
+
     async def stop_load(self) -> None:
         """See `contract.Service`."""
         await self._loads.stop()
