@@ -20,6 +20,7 @@ from vtop.ui.screens.choose_load import ChooseLoadScreen
 from vtop.ui.screens.compare import CompareScreen
 from vtop.ui.screens.confirm import ConfirmScreen
 from vtop.ui.screens.dashboard import Dashboard
+from vtop.ui.screens.experiments import ExperimentsScreen
 from vtop.ui.screens.explain import ExplainScreen
 from vtop.ui.screens.help import HelpScreen
 from vtop.ui.screens.load import LoadScreen
@@ -341,6 +342,26 @@ async def test_palette_starts_and_stops_by_name() -> None:
         await press("enter")
         await settle(pilot)
         assert isinstance(app.screen, ConfirmScreen)
+
+
+async def test_an_experiment_compares_its_two_presets_under_the_chosen_load() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("i")
+        assert isinstance(app.screen, ExperimentsScreen)
+        await press("down", "down", "enter")
+        assert isinstance(app.screen, CompareScreen)
+    (request,) = [argument for name, argument in service.calls if name == "start_compare"]
+    assert (request.presets, request.workload) == (("baseline", "prefix-caching"), "prefix")
+    assert (request.requests, request.max_tokens) == (None, None), "a real server gets the whole load"
+
+
+async def test_an_experiment_does_not_start_beside_a_running_comparison() -> None:
+    service = comparing("running")
+    async with running(service) as (app, press, _):
+        await press("i", "enter")
+        assert isinstance(app.screen, CompareScreen)
+    assert "start_compare" not in service.names()
 
 
 async def test_a_click_on_the_footer_does_what_the_key_does() -> None:

@@ -72,6 +72,17 @@ def test_theme(snap_compare: Callable[..., bool], screen: str, theme: str) -> No
     assert snap_compare(app, terminal_size=(120, 40), run_before=press)
 
 
+def test_guided_experiments(snap_compare: Callable[..., bool]) -> None:
+    """One size is enough: the list and the box beside it are the start screen's."""
+
+    async def press(pilot: Any) -> None:
+        await settle(pilot)
+        await pilot.press("i")
+        await settle(pilot)
+
+    assert snap_compare(app_for("one"), terminal_size=(120, 40), run_before=press)
+
+
 def test_ascii_terminal(snap_compare: Callable[..., bool]) -> None:
     app = app_for("busy", DisplaySettings(ascii=True, paint_hz=4.0))
     assert snap_compare(app, terminal_size=(120, 40), run_before=settle)

@@ -9,6 +9,9 @@ from vtop import units
 from vtop.contract import CompareProgress, CompareRequest, CompareRow
 from vtop.errors import UsageError
 
+SIMULATED_WARMUP = 4
+"""Requests before the clock of a short simulation: there are no kernels to warm, only connections to open."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -53,7 +56,6 @@ class Experiment:
         simulated: bool = False,
         gpu: str | None = None,
         overrides: Mapping[str, str] | None = None,
-        warmup: int | None = None,
     ) -> CompareRequest:
         """The comparison of the two presets under one of the loads.
 
@@ -63,7 +65,6 @@ class Experiment:
             simulated: simulated servers, with the shorter loads.
             gpu: the simulated card.
             overrides: `--set`; wins over the experiment's own.
-            warmup: requests before each clock; None: as many as run at once.
         """
         return CompareRequest(
             presets=self.presets,
@@ -75,7 +76,7 @@ class Experiment:
             concurrency=trial.concurrency,
             requests=trial.simulated_requests if simulated else None,
             max_tokens=trial.simulated_tokens if simulated else None,
-            warmup=warmup,
+            warmup=SIMULATED_WARMUP if simulated else None,
         )
 
 

@@ -15,6 +15,7 @@ from vtop.commands.console import note, say, say_json, table
 from vtop.commands.session import options_from, with_service
 from vtop.contract import CompareProgress, CompareRequest, CompareRow
 from vtop.errors import UsageError
+from vtop.experiments import SIMULATED_WARMUP
 from vtop.preset_files import parse_set
 from vtop.service import VtopService
 
@@ -23,8 +24,6 @@ DEFAULT_REPEATS = 3
 SIMULATED_REPEATS = 3
 SIMULATED_REQUESTS = 32
 SIMULATED_TOKENS = 40
-SIMULATED_WARMUP = 4
-"""A simulated server has no kernels to warm; a few requests open the connections."""
 _HEADING = (
     "CONFIGURATION",
     "TOK/S",

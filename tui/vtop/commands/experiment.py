@@ -6,7 +6,7 @@ import argparse
 
 import msgspec
 
-from vtop.commands.compare import DEFAULT_REPEATS, SIMULATED_REPEATS, SIMULATED_WARMUP, comparison_table, watch_compare
+from vtop.commands.compare import DEFAULT_REPEATS, SIMULATED_REPEATS, comparison_table, watch_compare
 from vtop.commands.console import note, say, say_json, table
 from vtop.commands.session import options_from, with_service
 from vtop.contract import CompareProgress
@@ -58,7 +58,6 @@ def run_experiment(arguments: argparse.Namespace) -> int:
                 simulated=simulated,
                 gpu=arguments.gpu,
                 overrides=parse_set(arguments.set),
-                warmup=SIMULATED_WARMUP if simulated else None,
             )
             await service.start_compare(request)
             progress = await watch_compare(service)

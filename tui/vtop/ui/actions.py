@@ -123,12 +123,13 @@ BACK_FROM = (
     "help",
     "explain",
     "choose-load",
+    "experiments",
 )
 """Screens that `escape` leaves."""
 
 ACTIONS: tuple[Action, ...] = (
     Action("open", "enter", "Open", "Open what is selected.", MOVE, can=_can_open,
-           footer=1, screens=("start", "load", "compare", "runs", "choose-load")),
+           footer=1, screens=("start", "load", "compare", "runs", "choose-load", "experiments")),
     Action("start", "s", "Start", "Start a server from a preset.", SERVERS, mutates=True, footer=1,
            screens=("dashboard", "logs", "explain")),
     Action("stop", "x", "Stop", "Stop the selected server; on the load test and compare screens, stop that.", SERVERS,
@@ -149,6 +150,8 @@ ACTIONS: tuple[Action, ...] = (
            mutates=True, can=_can_load, footer=8, screens=("dashboard", "load", "result")),
     Action("compare", "c", "Compare", "Compare presets: start, load and stop each, then a table with verdicts.",
            MEASURE, mutates=True, footer=2, screens=("dashboard", "runs", "start", "compared")),
+    Action("experiments", "i", "Experiments", "Guided experiments: each optimization under a load that shows it off.",
+           MEASURE, mutates=True, footer=9, screens=("dashboard",)),
     Action("runs", "r", "Runs", "Saved load tests and comparisons.", MEASURE, footer=6,
            screens=("dashboard", "result", "compare", "compared")),
     Action("export", "o", "Export", "Write the shown result as Markdown, CSV and HTML.", MEASURE,
@@ -196,7 +199,14 @@ ACTIONS: tuple[Action, ...] = (
 BY_ID: Mapping[str, Action] = {action.id: action for action in ACTIONS}
 """The same by id."""
 
-OPEN_LABELS = {"start": "Start it", "load": "Result", "compare": "Go", "runs": "Open", "choose-load": "Run it"}
+OPEN_LABELS = {
+    "start": "Start it",
+    "load": "Result",
+    "compare": "Go",
+    "runs": "Open",
+    "choose-load": "Run it",
+    "experiments": "Run it",
+}
 """What `enter` does on a screen, for the footer."""
 
 

@@ -181,6 +181,12 @@ class Deeds:
 
         self.app.open_page(CompareScreen())
 
+    def do_experiments(self) -> None:
+        """The guided experiments."""
+        from vtop.ui.screens.experiments import ExperimentsScreen
+
+        self.app.open_page(ExperimentsScreen())
+
     def do_runs(self) -> None:
         """Saved runs."""
         from vtop.ui.screens.runs import RunsScreen

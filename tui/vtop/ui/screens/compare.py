@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from vtop import units
 from vtop.contract import CompareProgress, CompareRequest
 from vtop.errors import VtopError
+from vtop.experiments import experiment_of, result_sentence
 from vtop.presets import Preset
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.form import Choice, number_or_own
@@ -299,9 +300,20 @@ class CompareScreen(Page):
             result = table_rows(progress, width, glyphs)
             if progress.simulated:
                 made[0] = Line(" SIMULATED ", "badge").join(made[0])
+            made += _experiment_rows(progress, width)
             if result:
                 made += [Line(), rule(width, Line("Table", "title"), Line(progress.directory, "dim"), glyphs), *result]
             made += [Line(), rule(width, Line("Runs", "title"), Line(), glyphs)]
             return made + step_rows(progress, width, len(progress.steps), glyphs)
 
         self.query_one("#body", Pager).fill(rows)
+
+
+def _experiment_rows(progress: CompareProgress, width: int) -> list[Line]:
+    """For a guided experiment: what to watch while it runs, the result in one sentence when it is over."""
+    experiment = experiment_of(progress.request)
+    if experiment is None:
+        return []
+    running = progress.state in ("planned", "running")
+    text = f"Watch: {experiment.watch}" if running else result_sentence(progress)
+    return [Line(" ").join(line) for line in wrap(text, max(10, width - 2), "strong")]
