@@ -149,7 +149,7 @@ class VtopApp(App[int]):
     async def on_unmount(self) -> None:
         """Lets go of the service; a hung one is left behind, its servers live on either way."""
         newest = self.pump.newest
-        if newest is not None:
+        if newest is not None and not newest.replayed:
             self.left_running = tuple(
                 (view.status.name, view.status.url)
                 for view in newest.servers
@@ -183,7 +183,9 @@ class VtopApp(App[int]):
         """Paints what is new, at the chosen rate."""
         newest = self.pump.newest
         if newest is not None:
-            self.view.data_age_s = max(0.0, self.clock.monotonic() - newest.at_s)
+            # The clock of a recording is that of another day, or of another machine.
+            age_s = 0.0 if newest.replayed else self.clock.monotonic() - newest.at_s
+            self.view.data_age_s = max(0.0, age_s)
             self._tell_endings(newest)
         if not self.view.paused:
             self.paint_now()
