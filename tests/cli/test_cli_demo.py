@@ -8,8 +8,9 @@ from cli.vtop_process import Vtop
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 def test_demo_without_a_terminal_starts_loads_compares_and_stops(vtop: Vtop) -> None:
-    done = vtop("demo")
+    done = vtop("demo", within_s=240)
     assert "is READY at" in done.out
     assert "SIMULATED  Load test" in done.out
     assert "CONFIGURATION" in done.out

@@ -59,11 +59,11 @@ class Vtop:
             stderr=subprocess.PIPE, text=True, env=self.environment(),
         )  # fmt: skip
 
-    def __call__(self, *words: str, code: int | None = 0) -> Outcome:
+    def __call__(self, *words: str, code: int | None = 0, within_s: float = DEADLINE_S) -> Outcome:
         """Runs one command to its end; nothing that a person can cause prints a traceback."""
         process = self.spawn(*words)
         try:
-            out, err = process.communicate(timeout=DEADLINE_S)
+            out, err = process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
