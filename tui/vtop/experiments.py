@@ -102,12 +102,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         what=(
             "The KV cache of a prompt's beginning depends on nothing that comes after it. vLLM keeps its blocks, so a "
             "prompt that begins like an earlier one is computed only from where they part. It shortens prefill, hence "
-            "TTFT, and leaves the speed of decoding alone."
+            "TTFT; a decode step stays as it was, but fewer prefills stand between two of them, so TPOT can fall too."
         ),
         presets=("baseline", "prefix-caching"),
         shows_off=Trial(workload="prefix", why="10 prefixes of 2,048 tokens come again and again"),
         does_not_help=Trial(workload="random", why="no two prompts begin alike"),
-        watch="Prefix hit rate in the engine panel, and beside it TTFT falling while TPOT stays.",
+        watch="Prefix hit rate in the engine panel, and beside it TTFT falling; TPOT only where prefills interrupted it.",
     ),
     Experiment(
         name="speculative-decoding",
