@@ -107,7 +107,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         presets=("baseline", "prefix-caching"),
         shows_off=Trial(workload="prefix", why="10 prefixes of 2,048 tokens come again and again"),
         does_not_help=Trial(workload="random", why="no two prompts begin alike"),
-        watch="Prefix hit rate in the engine panel, and beside it TTFT falling; TPOT only where prefills interrupted it.",
+        watch="Prefix hit rate in the engine panel, and TTFT falling; TPOT only where prefills interrupted it.",
     ),
     Experiment(
         name="speculative-decoding",
