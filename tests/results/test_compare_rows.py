@@ -194,6 +194,19 @@ def test_what_makes_runs_not_comparable(changes: dict[str, object], why: str) ->
     assert row.output_tokens_per_s is not None, "the numbers stay visible"
 
 
+def test_more_cards_of_the_same_kind_are_said_and_not_refused() -> None:
+    one, two = {"gpu": ["H100"], "gpu_uuid": ["GPU-1"]}, {"gpu": ["H100"], "gpu_uuid": ["GPU-1", "GPU-2"]}
+    row = against(configuration("a", *three(600, fingerprint=one)), configuration("b", *three(1100, fingerprint=two)))
+    assert row.verdict == "faster"
+    assert any(note.startswith("2 GPUs against 1") for note in row.notes)
+
+
+def test_other_cards_of_the_same_kind_are_refused() -> None:
+    one, two = {"gpu_uuid": ["GPU-1"]}, {"gpu_uuid": ["GPU-2"]}
+    row = against(configuration("a", *three(600, fingerprint=one)), configuration("b", *three(650, fingerprint=two)))
+    assert row.verdict.startswith("not comparable: different GPUs")
+
+
 def test_a_second_reason_is_not_lost() -> None:
     row = against(configuration("a", *three(600)), configuration("b", *three(650, simulated=True, output_length=100)))
     assert row.verdict == "not comparable: simulated beside measured"

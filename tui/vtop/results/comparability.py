@@ -121,8 +121,13 @@ def findings_between(base: Configuration, other: Configuration) -> Findings:
             found.reasons.append(f"different prompts in round {number} (seeds {one.seed} and {two.seed})")
         for name, words in (("gpu", "GPUs"), ("gpu_uuid", "GPUs"), ("driver", "drivers")):
             mine, theirs = one.fingerprint.get(name), two.fingerprint.get(name)
-            if mine and theirs and mine != theirs:
-                found.reasons.append(f"different {words}: {_words(mine)} and {_words(theirs)}")
+            if not mine or not theirs or mine == theirs:
+                continue
+            if name == "gpu_uuid" and _one_holds_the_other(mine, theirs):
+                # Tensor parallelism and P/D pairs take more cards of the same kind: that is the question, not a fault.
+                found.notes.append(f"{len(theirs)} GPUs against {len(mine)}: compare also what a card gives")
+                continue
+            found.reasons.append(f"different {words}: {_words(mine)} and {_words(theirs)}")
     before, after = _output_length([one for _, one, _ in pairs]), _output_length([two for _, _, two in pairs])
     if before and after and abs(after / before - 1) > LENGTH_TOLERANCE:
         found.reasons.append(
@@ -213,6 +218,12 @@ def version_of(own: Configuration) -> str | None:
 
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
+
+
+def _one_holds_the_other(mine: Any, theirs: Any) -> bool:
+    if not isinstance(mine, list | tuple) or not isinstance(theirs, list | tuple):
+        return False
+    return set(mine) < set(theirs) or set(theirs) < set(mine)
 
 
 def _words(value: Any) -> str:
