@@ -88,6 +88,38 @@ class RunSummary:
     """The one line to show: `892 tok/s · TTFT p50 82 ms`."""
 
 
+class Playback(Protocol):
+    """What a recording can do that the live facade cannot."""
+
+    @property
+    def position_s(self) -> float:
+        """Where the play is, from the first snapshot."""
+        ...
+
+    @property
+    def duration_s(self) -> float:
+        """From the first snapshot to the last."""
+        ...
+
+    def pause(self) -> None:
+        """Stands still."""
+        ...
+
+    def resume(self) -> None:
+        """Goes on; from the beginning again if it had come to the end."""
+        ...
+
+    def seek(self, position_s: float) -> None:
+        """Jumps; what is beyond an end is that end."""
+        ...
+
+
+def playback_of(service: Service) -> Playback | None:
+    """The recording behind a facade, or None where it is live."""
+    found: Playback | None = getattr(service, "playback", None)
+    return found
+
+
 class Service(Protocol):
     """The facade. Errors come as `VtopError`; nothing here blocks the event loop."""
 

@@ -38,6 +38,7 @@ class ReplayService:
         """
         self.replay = Replay(path)
         self.replay.set_speed(speed)
+        self.playback = self.replay
 
     readonly = True
     simulated = False

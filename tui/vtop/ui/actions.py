@@ -19,6 +19,8 @@ class Situation:
     load_running: bool = False
     compare_running: bool = False
     readonly: bool = False
+    replayed: bool = False
+    """A recording is shown."""
     item: bool = False
     """Something is chosen on the current screen (a run, a preset, a finished test)."""
 
@@ -84,6 +86,10 @@ def _can_remedy(now: Situation) -> bool:
     if view is None or now.state is not ServerState.FAILED or view.status.diagnosis is None:
         return False
     return bool(view.status.preset) and any(remedy.overrides for remedy in view.status.diagnosis.remedies)
+
+
+def _replayed(now: Situation) -> bool:
+    return now.replayed
 
 
 def _has_server(now: Situation) -> bool:
@@ -165,6 +171,10 @@ ACTIONS: tuple[Action, ...] = (
            LOOK, can=_has_server, footer=4, screens=("dashboard", "load")),
     Action("window", "w", "Window", "Window of every live rate and percentile: 10, 30, 60 or 300 s.", LOOK),
     Action("pause", "p", "Pause", "Stop painting; measuring goes on.", LOOK, footer=8, screens=("dashboard",)),
+    Action("rewind", "less_than_sign,comma", "Back 10 s", "Ten seconds back in a recording; p stops and goes on.", LOOK,
+           can=_replayed, footer=2, screens=("dashboard",)),
+    Action("forward", "greater_than_sign,full_stop", "On 10 s", "Ten seconds on in a recording.", LOOK,
+           can=_replayed, footer=2, screens=("dashboard",)),
     Action("faster", "plus,equals_sign", "Faster", "Paint more often.", LOOK),
     Action("slower", "minus", "Slower", "Paint less often: fewer bytes on a slow link.", LOOK),
     Action("large", "b", "Big", "Large numbers, for a projector.", LOOK),
@@ -236,7 +246,8 @@ def label_of(action: Action, now: Situation) -> str:
 
 KEY_NAMES = {
     "question_mark": "?", "slash": "/", "plus": "+", "minus": "-", "equals_sign": "=", "right_square_bracket": "]",
-    "left_square_bracket": "[", "escape": "esc", "delete": "del", "space": "space", "shift+tab": "shift+tab",
+    "left_square_bracket": "[", "less_than_sign": "<", "greater_than_sign": ">", "comma": ",", "full_stop": ".",
+    "escape": "esc", "delete": "del", "space": "space", "shift+tab": "shift+tab",
 }  # fmt: skip
 """Textual's names of keys -> what is printed on them."""
 

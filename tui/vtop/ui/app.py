@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from vtop.clock import Clock, SystemClock
-from vtop.contract import Service
+from vtop.contract import Service, playback_of
 from vtop.errors import VtopError
 from vtop.load.progress import LoadRequest
 from vtop.servers.status import ServerState
@@ -277,6 +277,7 @@ class VtopApp(App[int]):
             load_running=self.load_running(),
             compare_running=self.compare_running(),
             readonly=self.view.readonly,
+            replayed=playback_of(self.service) is not None,
             item=page.has_item() if isinstance(page, Page) else False,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import SuspendNotSupported
 
 from vtop import units
+from vtop.contract import playback_of
 from vtop.load.progress import LoadRequest
 from vtop.servers.status import ServerState, StopReport
 from vtop.telemetry.snapshot import ServerView
@@ -20,6 +21,9 @@ from vtop.ui.words import step_through
 if TYPE_CHECKING:
     from vtop.ui.app import VtopApp
 
+
+SEEK_S = 10.0
+"""One step in a recording."""
 
 STOP_PATIENCE_S = 20.0
 """How long a comparison may take to stop its server before the screen is left anyway."""
@@ -217,6 +221,28 @@ class Deeds:
     def do_pause(self) -> None:
         """Freezes the picture, or goes on."""
         self.app.view.paused = not self.app.view.paused
+        recording = playback_of(self.app.service)
+        if recording is not None:
+            if self.app.view.paused:
+                recording.pause()
+            else:
+                recording.resume()
+
+    def do_rewind(self) -> None:
+        """Back in a recording."""
+        self._seek(-SEEK_S)
+
+    def do_forward(self) -> None:
+        """On in a recording."""
+        self._seek(SEEK_S)
+
+    def _seek(self, seconds: float) -> None:
+        recording = playback_of(self.app.service)
+        if recording is None:
+            return
+        recording.seek(recording.position_s + seconds)
+        where = f"{units.elapsed(recording.position_s)} of {units.elapsed(recording.duration_s)}"
+        self.app.notify(where, markup=False, timeout=2)
 
     def do_faster(self) -> None:
         """More paints a second."""
