@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
+from textual._styles_cache import StylesCache
 from textual.app import ComposeResult
 from textual.screen import Screen
 
@@ -64,6 +65,12 @@ class Page(Screen[None], inherit_bindings=False):
         for canvas in self.query(Canvas):
             canvas.plain_text = self.glyphs.ascii
         self.vtop.paint_soon()
+
+    def on_unmount(self) -> None:
+        """Lets go of the rows that were drawn here: a cache of colours in Textual is keyed by what holds them."""
+        forget = getattr(StylesCache.get_inner_outer, "cache_clear", None)
+        if forget is not None:
+            forget()
 
     def on_screen_resume(self) -> None:
         """Back on top: what was missed is painted at once."""
