@@ -237,8 +237,12 @@ def test_secrets_in_foreign_command_lines_are_masked(spawn: Spawn) -> None:
     code = "import time; time.sleep(600)"
     child = subprocess.Popen([sys.executable, "-c", code, "--api-key", "sk-secret"])
     try:
-        assert "sk-secret" not in short_command(child.pid, 400)
-        assert "***" in short_command(child.pid, 400)
+        # Until it runs what it was told to, a child has no command line of its own.
+        deadline = time.monotonic() + 30
+        while "time.sleep" not in (shown := short_command(child.pid, 400)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert "sk-secret" not in shown
+        assert "***" in shown
     finally:
         child.kill()
         child.wait()

@@ -24,7 +24,8 @@ def _mean(latency: Latency | None) -> float | None:
 
 
 def _over_window(engine: EngineReading, per_s: float | None) -> float | None:
-    return None if per_s is None else per_s * engine.window_s
+    # A counter's growth is whole; what the division by the window took from it comes back by rounding.
+    return None if per_s is None else float(round(per_s * engine.window_s))
 
 
 def server_numbers(engine: EngineReading) -> dict[str, float | None]:
