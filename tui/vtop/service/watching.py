@@ -33,6 +33,7 @@ from vtop.telemetry.scrape import ServerAccess
 from vtop.telemetry.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
+ON_CPU = "it runs on the CPU, whose memory traffic nobody counts here"
 _LIVE = {ServerState.STARTING, ServerState.READY, ServerState.DEGRADED}
 
 
@@ -102,6 +103,8 @@ class Watch:
 
     def _with_gpus(self, status: ServerStatus) -> ServerStatus:
         """The GPUs of a server whose start did not say: by the driver's process list, or its own environment."""
+        if status.gpu_uuids is None and "+cpu" in (status.version or ""):
+            return replace(status, gpu_reason=ON_CPU)
         frame = self.gpu_frame()
         if status.gpu_uuids is not None or status.simulated or frame is None or not status.pids:
             return status
