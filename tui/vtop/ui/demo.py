@@ -103,7 +103,9 @@ class Demo:
         best = self._best()
         if best:
             await self._say(best)
-        await self._say("That is all: s, l and c do the same on a real GPU. Next: `vtop replay demo`, a real vLLM under load.")
+        await self._say(
+            "That is all: s, l and c do the same on a real GPU. Next: `vtop replay demo`, a real vLLM under load."
+        )
 
     def _load_request(self, name: str) -> LoadRequest:
         view = self._view(name)
