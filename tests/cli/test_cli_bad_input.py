@@ -48,10 +48,11 @@ def test_a_port_that_is_taken_names_who_has_it(vtop: Vtop) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         plan = vtop("start", "baseline", "--set", f"port={port}", "--set", 'command=["/bin/sleep", "60"]', "--dry-run")
-        assert f"port {port} is taken" in plan.out
+        assert f"port {port} is taken by pid" in plan.out
         said = vtop.fails(1, "start", "baseline", "--set", f"port={port}", "--set", 'command=["/bin/sleep", "60"]')
-    assert str(port) in said
+    assert said.count(f"port {port}") == 1
     assert "pid" in said
+    assert "warning" not in said
 
 
 def test_a_vllm_that_is_not_there_is_named(vtop: Vtop) -> None:

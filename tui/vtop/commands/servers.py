@@ -83,9 +83,10 @@ def run_start(arguments: argparse.Namespace) -> int:
             plan = await service.plan_start(arguments.preset, overrides, arguments.name, **choices)
             return _print_plan(plan, service.command_lines(arguments.preset, overrides, arguments.name, **choices))
         plan = await service.plan_start(arguments.preset, overrides, arguments.name, **choices)
+        # What prevents the start is its error alone; what merely speaks against it is said beside the server.
+        name = await service.start_server(arguments.preset, overrides, arguments.name, **choices)
         for text in plan.warnings:
             note(f"warning: {text}")
-        name = await service.start_server(arguments.preset, overrides, arguments.name, **choices)
         if not arguments.wait:
             status = service.known(name)
             mark = " SIMULATED" if status.simulated else ""

@@ -173,7 +173,8 @@ class VtopService:
 
         command = launch.commands[0]
         last = last_start(preset, command.version, command.simulated)
-        return self.launcher.plan(launch, name, last.total_s if last else None, fit_lines(launch, self.launcher.card()))
+        fit = fit_lines(launch, self.launcher.card())
+        return await asyncio.to_thread(self.launcher.plan, launch, name, last.total_s if last else None, fit)
 
     def _may_change(self) -> None:
         if self.readonly:

@@ -12,6 +12,7 @@ from vtop.errors import VtopError
 from vtop.hardware import Card, find_card
 from vtop.preset_files import Catalog, load_catalog, warnings, with_overrides
 from vtop.presets import Preset
+from vtop.servers.ports import port_is_free, port_owner
 from vtop.service.options import ServiceOptions
 from vtop.telemetry.gpu.matching import free_gpus, shortage
 from vtop.telemetry.gpu.source import GpuFrame
@@ -43,17 +44,6 @@ def _with_uuids(command: LaunchCommand, by_index: Mapping[str, str]) -> LaunchCo
     if visible is None:
         return command
     return replace(command, gpus=tuple(by_index[entry] for entry in visible.split(",") if entry in by_index))
-
-
-def port_is_taken(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether somebody listens there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("" if host in {"0.0.0.0", "::"} else host, port))
-        except OSError:
-            return True
-    return False
 
 
 class Launcher:
@@ -126,7 +116,7 @@ class Launcher:
         asked = preset.server.port
         if asked == "auto":
             return free_port(), ()
-        if simulated and (asked in taken or port_is_taken(asked, preset.server.host)):
+        if simulated and (asked in taken or not port_is_free(preset.server.host, asked)):
             other = free_port()
             return other, (f"port {asked} is taken: the simulated server listens on {other}",)
         return asked, ()
@@ -175,7 +165,7 @@ class Launcher:
         return find_card(frame.gpus[0].name) if frame is not None and frame.gpus else None
 
     def plan(self, launch: Launch, name: str, expected_s: float | None, fit: Sequence[tuple[str, str]]) -> LaunchPlan:
-        """What a start would do, in the form that screens show."""
+        """What a start would do, in the form that screens show; some milliseconds, for a thread."""
         from vtop.vllm.dialect import masked_env
 
         env: dict[str, str] = {}
@@ -183,8 +173,10 @@ class Launcher:
             env.update(masked_env(command))
         speaks_against = list(warnings(launch.preset))
         for command in launch.commands:
-            if port_is_taken(command.port, command.host):
-                speaks_against.append(f"port {command.port} is taken (--set port=auto finds another)")
+            if not port_is_free(command.host, command.port):
+                owner = port_owner(command.port)
+                who = f" by {owner}" if owner is not None else ""
+                speaks_against.append(f"port {command.port} is taken{who} (--set port=auto finds another)")
         speaks_against += self._memory_warnings(launch)
         return LaunchPlan(
             preset=launch.preset.name,
