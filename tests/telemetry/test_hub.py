@@ -21,6 +21,8 @@ from vtop.telemetry.scrape import Poller
 from vtop.telemetry.snapshot import GpuReading, GpuStatus, ServerView, Snapshot, Verdict
 
 PAGE = version_page("0.33.0")
+PATIENCE_S = 30
+"""What these tests look at must be in the picture, however busy the machine is."""
 
 
 def page(tokens: int, model: str = "m", started: float = 1.0) -> bytes:
@@ -61,7 +63,7 @@ async def test_a_subscriber_gets_the_newest_snapshot_at_once_and_then_each_new_o
         await until(lambda: len(seen) >= 4)
         unsubscribe()
         count = len(seen)
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         await hub.close()
     assert len(seen) == count
     assert [snapshot.sequence for snapshot in seen] == list(range(count))
@@ -78,14 +80,14 @@ async def test_rates_are_over_the_window_and_the_window_can_be_changed() -> None
         hub = Hub(clock=clock, server_statuses=lambda: [server("a", there.url)], window_s=4)
         for second in range(21):
             counting.tokens = second * 10 if second < 15 else 140 + (second - 14) * 100
-            await hub.tick()
+            await hub.tick(PATIENCE_S)
             clock.advance(1)
         engine = hub.snapshot().servers[0].engine
         assert engine is not None
         assert (engine.window_s, engine.generation_tokens_per_s) == (4, 100)
         hub.set_window(20)
         counting.tokens += 100
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         engine = hub.snapshot().servers[0].engine
         assert engine is not None
         assert engine.window_s == 20
@@ -97,15 +99,15 @@ async def test_servers_come_and_go_and_a_stopped_one_is_not_asked() -> None:
     async with serving(answer(PAGE)) as one, serving(answer(PAGE)) as two:
         statuses = [server("a", one.url)]
         hub = Hub(server_statuses=lambda: statuses)
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         statuses = [server("a", one.url, ServerState.STOPPED), server("b", two.url)]
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         first, second = hub.snapshot().servers
         asked = len(one.asked)
         assert (first.scrape.state, first.engines) == ("pending", ())
         assert second.scrape.state == "ok"
         statuses = []
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         await hub.close()
         assert len(one.asked) == asked
     assert hub.snapshot().servers == ()
@@ -115,7 +117,7 @@ async def test_a_server_that_is_being_stopped_is_left_alone() -> None:
     """A request in flight would hold its shutdown up."""
     async with serving(answer(PAGE)) as there:
         hub = Hub(server_statuses=lambda: [server("a", there.url, ServerState.STOPPING)])
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         await hub.close()
         assert there.asked == []
 
@@ -131,7 +133,7 @@ async def test_a_hung_server_delays_neither_the_others_nor_the_end() -> None:
         began = time.monotonic()
         await hub.close()
         took_s = time.monotonic() - began
-    assert took_s < 2, "0.3 s on an idle machine"
+    assert took_s < 20, "0.3 s on an idle machine; the server hangs for an hour"
     assert hub.snapshot().servers[0].scrape.state == "pending"
 
 
@@ -144,7 +146,7 @@ async def test_a_hung_gpu_driver_delays_neither_the_picture_nor_the_end() -> Non
     assert hub.snapshot().gpu_status.message == "looking for GPUs"
     began = time.monotonic()
     await hub.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20, "the driver would block for 30 s"
     source.blocked.set()
 
 
@@ -181,7 +183,7 @@ async def test_old_gpu_readings_carry_their_age() -> None:
     source.blocked = threading.Event()
     await until(lambda: source.reads >= 2)
     clock.advance(7)
-    await hub.tick()
+    await hub.tick(PATIENCE_S)
     assert hub.snapshot().gpus[0].age_s == 7
     assert "7 s" in hub.snapshot().gpu_status.message
     source.blocked.set()
@@ -205,7 +207,7 @@ async def test_state_changes_restarts_and_lost_pages_are_events() -> None:
         hub = Hub(clock=clock, server_statuses=lambda: [status])
 
         async def step() -> None:
-            await hub.tick()
+            await hub.tick(PATIENCE_S)
             clock.advance(1)
             counting.tokens += 10
 
@@ -235,7 +237,7 @@ async def test_a_failure_makes_a_gap_in_the_history_and_never_a_zero() -> None:
         hub = Hub(clock=clock, server_statuses=lambda: [server("a", there.url)])
         for status in (200, 200, 500, 200):
             counting.status = status
-            await hub.tick()
+            await hub.tick(PATIENCE_S)
             clock.advance(1)
             counting.tokens += 10
         await hub.close()
@@ -254,7 +256,7 @@ async def test_the_models_own_reading_comes_first_and_the_version_is_filled_in()
 
     async with serving(two) as there:
         hub = Hub(server_statuses=lambda: [server("a", there.url, model="mine")])
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         await hub.close()
     view = hub.snapshot().servers[0]
     assert [engine.model_name for engine in view.engines] == ["mine", "other"]
@@ -269,7 +271,7 @@ async def test_a_verdict_is_asked_for_and_one_that_fails_harms_nothing() -> None
 
     async with serving(answer(PAGE)) as there:
         hub = Hub(server_statuses=lambda: [server("good", there.url), server("bad", there.url)], verdict=judge)
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         await hub.close()
     good, bad = (view.verdict for view in hub.snapshot().servers)
     assert good is not None
@@ -320,7 +322,7 @@ async def energy_hub(there: RawServer, counting: Counting, statuses: list[Server
     for _ in range(12):
         reads = source.reads
         await until(lambda reads=reads: source.reads > reads + 1)  # type: ignore[misc]
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
         clock.advance(1)
         counting.tokens += 100
         source.frame = replace(source.frame, gpus=(gpu(source.frame.gpus[0].energy_j + 500),))  # type: ignore[operator]
@@ -344,8 +346,8 @@ async def test_joules_per_token_are_unknown_where_two_servers_share_the_gpu() ->
                 server("b", there.url, gpu_uuids=("GPU-1",)),
             ],
         )
-        await hub.tick()
-        await hub.tick()
+        await hub.tick(PATIENCE_S)
+        await hub.tick(PATIENCE_S)
         await hub.close()
     assert [view.joules_per_token for view in hub.snapshot().servers] == [None, None]
 
@@ -388,7 +390,7 @@ async def test_closing_twice_or_before_opening_is_harmless() -> None:
 
 async def test_anything_simulated_marks_the_whole_picture() -> None:
     hub = Hub(server_statuses=lambda: [server("a", "", simulated=True)])
-    await hub.tick()
+    await hub.tick(PATIENCE_S)
     assert hub.snapshot().simulated
 
 

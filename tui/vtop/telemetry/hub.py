@@ -212,9 +212,13 @@ class Hub:
         finally:
             await self.close()
 
-    async def tick(self) -> None:
-        """One look at everything and one snapshot; late servers are in the next one."""
-        await self._look(timeout_s=0.3 * min(1.0, self.interval_s))
+    async def tick(self, patience_s: float | None = None) -> None:
+        """One look at everything and one snapshot; late servers are in the next one.
+
+        Args:
+            patience_s: how long to wait for late ones; None: a third of the interval.
+        """
+        await self._look(0.3 * min(1.0, self.interval_s) if patience_s is None else patience_s)
         self._publish()
 
     async def _run(self) -> None:
