@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vtop.load.shapes import parse_shape
 from vtop.preset_files import parse_preset
 from vtop.vllm.dialect import commands
 from vtop.vllm.versions import hypothetical_installation
@@ -21,6 +22,9 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_it_parses_and_translates(text: str) -> None:
+    if "\n[load]\n" in text:
+        assert parse_shape(text, "documented").request().workload
+        return
     preset = parse_preset(text, "documented")
     (command,) = commands(preset, hypothetical_installation("0.33.0"), port=8000, name="documented")
     assert preset.server.model in command.argv

@@ -14,6 +14,7 @@ from vtop.contract import (
     CompareProgress,
     CompareRequest,
     LaunchPlan,
+    LoadShapeInfo,
     PresetProblem,
     RunSummary,
     WorkloadInfo,
@@ -365,6 +366,10 @@ class FakeService:
         if "log_lines" in self.errors:
             raise self.errors["log_lines"]
         return self.logs.get(name, [])[-last:]
+
+    def load_shapes(self) -> Sequence[LoadShapeInfo]:
+        request = LoadRequest(workload="chat", arrival="burst", requests=64, shape="burst")
+        return (LoadShapeInfo("burst", "Burst", "64 chats at once on an idle server", request),)
 
     def workloads(self) -> Sequence[WorkloadInfo]:
         return (

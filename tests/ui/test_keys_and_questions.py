@@ -178,6 +178,19 @@ async def test_chosen_workload_is_kept_for_the_next_l() -> None:
     assert [(request.workload, request.concurrency) for request in requests] == [("chat", 2), ("chat", 2)]
 
 
+async def test_a_load_shape_is_chosen_among_the_workloads_and_its_values_go_with_it() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("L")
+        assert isinstance(app.screen, ChooseLoadScreen)
+        await press(*["right"] * 8, "enter", "escape", "L", *["left"] * 8, "enter")
+    requests = [argument for name, argument in service.calls if name == "start_load"]
+    assert [(r.workload, r.shape, r.arrival, r.requests) for r in requests] == [
+        ("chat", "burst", "burst", 64),
+        ("demo", "", None, None),
+    ]
+
+
 async def test_quit_while_a_load_test_runs_asks() -> None:
     service = loading()
     async with running(service) as (app, press, _):

@@ -97,6 +97,8 @@ def _add_load_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration", type=_positive(float), metavar="S", help="seconds to run, instead of -n")
     parser.add_argument("--max-tokens", type=int, metavar="T", help="output tokens a request")
     parser.add_argument("--prompt-tokens", type=int, metavar="T", help="prompt tokens a request")
+    parser.add_argument("--prefix-tokens", type=int, metavar="T", help="shared tokens a request (workload prefix)")
+    parser.add_argument("--prefixes", type=int, metavar="N", help="different shared prefixes (workload prefix)")
     parser.add_argument("--temperature", type=float, metavar="T")
     parser.add_argument(
         "--ignore-eos", action=argparse.BooleanOptionalAction, default=None, help="force the full length"
@@ -130,9 +132,10 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--no-tour", action="store_true", help="start with an empty screen, without the guided first act")
     _add_screen(demo)
 
-    presets = verbs.add_parser("presets", help="list presets; `presets show NAME` prints its exact commands")
+    presets = verbs.add_parser("presets", help="list presets and load shapes; `show NAME` prints the exact commands")
     presets.add_argument("action", nargs="?", choices=["show"])
     presets.add_argument("name", nargs="?")
+    presets.add_argument("--load", action="store_true", help="load shapes alone")
     presets.add_argument("--vllm-version", metavar="V", help="as this vLLM version would be started")
     presets.add_argument("--json", action="store_true")
     _add_set(presets)
@@ -169,7 +172,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_target(load)
     _add_load_shape(load)
     load.add_argument("--json", action="store_true", help="print the result as JSON")
-    load.add_argument("--list", action="store_true", help="list the workloads")
+    load.add_argument("--list", action="store_true", help="list the workloads and the load shapes")
+    load.add_argument("--shape", metavar="NAME", help="a load shape of presets/load/; other options change its values")
     load.add_argument("--search", action="store_true", help="find the highest rate that holds the --slo limits")
 
     compare = verbs.add_parser("compare", help="start, load and stop presets in turn; the before/after table")

@@ -74,6 +74,17 @@ class WorkloadInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadShapeInfo:
+    """A load shape (a preset of a load test) for menus."""
+
+    name: str
+    title: str
+    summary: str
+    request: LoadRequest
+    """What it asks for, without a server."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """A saved run in the list."""
 
@@ -179,6 +190,10 @@ class Service(Protocol):
 
     def workloads(self) -> Sequence[WorkloadInfo]:
         """The built-in workloads."""
+        ...
+
+    def load_shapes(self) -> Sequence[LoadShapeInfo]:
+        """Shipped load shapes and the user's own; broken files are left out (`vtop presets` names them)."""
         ...
 
     async def start_load(self, request: LoadRequest) -> str:

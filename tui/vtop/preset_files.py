@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from vtop.errors import UsageError, VtopError
 from vtop.presets import Preset, ServerSpec
 from vtop.strict_toml import alternatives, build, hints_of, nearest, parse, structs_in
 
+T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Preset names become names of servers and of their folders."""
 _LOADERS_OWN = ("name", "source")
@@ -73,13 +74,26 @@ def load_catalog(user_dir: Path | None = None, shipped_dir: Path | None = None) 
         shipped = shipped_dir or paths.shipped_presets_dir()
     except FileNotFoundError as error:
         raise VtopError(str(error), "Install vtop again: pip install --force-reinstall vllm-vtop") from error
-    presets: dict[str, Preset] = {}
+    presets, problems = read_folders((shipped, user_dir or paths.user_presets_dir()), parse_preset)
+    return Catalog(MappingProxyType(presets), problems)
+
+
+def read_folders(
+    directories: Sequence[Path], parse_text: Callable[[str, str, str], T]
+) -> tuple[dict[str, T], tuple[PresetFileProblem, ...]]:
+    """What the TOML files of several folders say, by name; a later folder's file shadows an earlier one's.
+
+    Args:
+        directories: they need not exist.
+        parse_text: (text, name, file) to what it describes, or a `VtopError` that begins with the file.
+    """
+    found: dict[str, T] = {}
     problems: list[PresetFileProblem] = []
-    for directory in (shipped, user_dir or paths.user_presets_dir()):
+    for directory in directories:
         for file in _files(directory):
-            presets.pop(file.stem, None)
+            found.pop(file.stem, None)
             try:
-                presets[file.stem] = parse_preset(file.read_text(encoding="utf-8"), file.stem, str(file))
+                found[file.stem] = parse_text(file.read_text(encoding="utf-8"), file.stem, str(file))
             except UnicodeDecodeError:
                 problems.append(PresetFileProblem(str(file), "is not UTF-8 text", "Save it as UTF-8."))
             except OSError as error:
@@ -87,7 +101,7 @@ def load_catalog(user_dir: Path | None = None, shipped_dir: Path | None = None) 
             except VtopError as error:
                 what = error.what.removeprefix(str(file)).lstrip(":, ")
                 problems.append(PresetFileProblem(str(file), what, error.remedy))
-    return Catalog(MappingProxyType(dict(sorted(presets.items()))), tuple(problems))
+    return dict(sorted(found.items())), tuple(problems)
 
 
 def _files(directory: Path) -> list[Path]:
@@ -110,17 +124,35 @@ def parse_preset(text: str, name: str, source: str = "") -> Preset:
             where only a reference may stand.
     """
     where = source or name
+    check_name(name, where)
+    table = parse(text, where)
+    refuse_loaders_own(table, where)
+    preset = build(Preset, {**table, "name": name, "source": source}, where, text=text)
+    _check(preset, where)
+    return preset
+
+
+def check_name(name: str, where: str) -> None:
+    """Refuses what cannot name a preset.
+
+    Raises:
+        UsageError: other characters than letters, digits, dot, dash and underscore, or more than 64.
+    """
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{where}: {name!r} cannot be a preset's name", "Use letters, digits, dot, dash and underscore, 64 at most."
         )
-    table = parse(text, where)
+
+
+def refuse_loaders_own(table: Mapping[str, Any], where: str) -> None:
+    """Refuses keys that the loader sets itself.
+
+    Raises:
+        UsageError: the file sets one.
+    """
     for key in _LOADERS_OWN:
         if key in table:
             raise UsageError(f"{where}: {key} is set by vtop", "Take it out: a preset is called as its file is.")
-    preset = build(Preset, {**table, "name": name, "source": source}, where, text=text)
-    _check(preset, where)
-    return preset
 
 
 def parse_set(words: Sequence[str]) -> dict[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import signal
 import sys
-from dataclasses import asdict
 
 import httpx
 
@@ -16,6 +16,7 @@ from vtop.commands.console import note, say, say_json, table
 from vtop.commands.session import options_from, with_service
 from vtop.errors import UsageError, VtopError
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult, Percentiles
+from vtop.load.shapes import changed, load_shapes
 from vtop.load.summary import progress_line, summary_text
 from vtop.servers.status import ServerState
 from vtop.service import VtopService
@@ -23,39 +24,31 @@ from vtop.service import VtopService
 _REDRAW_S = 0.25
 
 
+_WISHES = {
+    "duration": "duration_s",
+    "ramp": "ramp_s",
+    "timeout": "timeout_s",
+    "slo_ttft": "slo_ttft_s",
+    "slo_tpot": "slo_tpot_s",
+    "slo_e2e": "slo_e2e_s",
+}
+"""Options whose names on the command line have no unit."""
+
+
 def request_from(arguments: argparse.Namespace) -> LoadRequest:
-    """What the command line asks for."""
-    return LoadRequest(
-        workload=arguments.workload or ("file" if arguments.file else "demo"),
-        url=arguments.url or "",
-        model=arguments.model or "",
-        server=arguments.server,
-        api_key=arguments.api_key,
-        ca_file=arguments.ca_file,
-        concurrency=arguments.concurrency,
-        requests=arguments.requests,
-        rate=arguments.rate,
-        burstiness=arguments.burstiness,
-        max_tokens=arguments.max_tokens,
-        prompt_tokens=arguments.prompt_tokens,
-        temperature=arguments.temperature,
-        ignore_eos=arguments.ignore_eos,
-        duration_s=arguments.duration,
-        ramp_s=arguments.ramp,
-        arrival=arguments.arrival,
-        choices=arguments.choices,
-        seed=arguments.seed,
-        warmup=arguments.warmup,
-        endpoint=arguments.endpoint,
-        file=arguments.file,
-        timeout_s=arguments.timeout,
-        processes=arguments.processes,
-        slo_ttft_s=arguments.slo_ttft,
-        slo_tpot_s=arguments.slo_tpot,
-        slo_e2e_s=arguments.slo_e2e,
-        label=arguments.label,
-        search=arguments.search,
-    )
+    """What the command line asks for: the shape's values, where one is named, changed by the other options.
+
+    Raises:
+        UsageError: there is no such shape.
+    """
+    fields = {field.name for field in dataclasses.fields(LoadRequest)}
+    options = {_WISHES.get(name, name): value for name, value in vars(arguments).items()}
+    wishes = {name: value for name, value in options.items() if name in fields and name not in ("search", "shape")}
+    if arguments.search:
+        wishes["search"] = True
+    if arguments.shape:
+        return changed(load_shapes().find(arguments.shape).request(), wishes)
+    return changed(LoadRequest(workload="file" if arguments.file else "demo"), wishes)
 
 
 def _choose_server(service: VtopService) -> str:
@@ -106,7 +99,7 @@ async def first_model(url: str, api_key: str | None, ca_file: str | None) -> str
 def result_to_json(result: LoadResult) -> dict[str, object]:
     """The result with units in its key names (docs/json.md): `ttft` becomes `ttft_n`, `ttft_mean_s`, ..."""
     flat: dict[str, object] = {}
-    for key, value in asdict(result).items():
+    for key, value in dataclasses.asdict(result).items():
         if isinstance(getattr(result, key), Percentiles):
             flat |= {f"{key}_{part}" + ("" if part == "n" else "_s"): number for part, number in value.items()}
         else:
@@ -167,13 +160,15 @@ def run_load(arguments: argparse.Namespace) -> int:
     async def use(service: VtopService) -> int:
         if arguments.list:
             say(table([(w.name, w.summary) for w in service.workloads()], ("WORKLOAD", "WHAT IT SENDS")))
+            shapes = service.load_shapes()
+            say("\n" + table([(s.name, s.summary) for s in shapes], ("SHAPE (--shape)", "WHAT IT SENDS")))
             return 0
         aimed = request
         if not aimed.url and aimed.server is None:
-            aimed = LoadRequest(**{**asdict(aimed), "server": _choose_server(service)})
+            aimed = dataclasses.replace(aimed, server=_choose_server(service))
         if aimed.url and not aimed.model:
             model = await first_model(aimed.url, aimed.api_key, aimed.ca_file)
-            aimed = LoadRequest(**{**asdict(aimed), "model": model})
+            aimed = dataclasses.replace(aimed, model=model)
         await service.start_load(aimed)
         result = await watch_load(service)
         if arguments.json:

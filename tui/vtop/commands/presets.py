@@ -1,11 +1,16 @@
-"""`vtop presets` and `vtop presets show NAME`."""
+"""`vtop presets` and `vtop presets show NAME`: presets of servers, and load shapes."""
 
 from __future__ import annotations
 
 import argparse
+import math
+
+import msgspec
 
 from vtop.commands.console import note, say, say_json, table
 from vtop.errors import UsageError
+from vtop.load.command import command_line
+from vtop.load.shapes import LoadShape, Shapes, load_shapes
 from vtop.preset_files import Catalog, load_catalog, parse_set, with_overrides
 from vtop.presets import Preset
 from vtop.vllm.dialect import commands, display
@@ -27,21 +32,57 @@ def _as_json(preset: Preset) -> dict[str, object]:
     }
 
 
-def _list(catalog: Catalog, as_json: bool) -> int:
+def _shape_as_json(shape: LoadShape) -> dict[str, object]:
+    asked = {key: value for key, value in msgspec.structs.asdict(shape.load).items() if value not in (None, "", False)}
+    return {
+        "name": shape.name,
+        "title": shape.title,
+        "summary": shape.summary,
+        "load": {key: _number(value) for key, value in asked.items()},
+        "source": shape.source,
+    }
+
+
+def _number(value: object) -> object:
+    """JSON has no infinity; vLLM's benchmark writes the word."""
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def _list(catalog: Catalog | None, shapes: Shapes, as_json: bool) -> int:
+    problems = [*(catalog.problems if catalog is not None else ()), *shapes.problems]
     if as_json:
-        problems = [{"file": p.file, "what": p.what, "remedy": p.remedy} for p in catalog.problems]
-        say_json({"presets": [_as_json(p) for p in catalog.presets.values()], "problems": problems})
+        said: dict[str, object] = (
+            {} if catalog is None else {"presets": [_as_json(p) for p in catalog.presets.values()]}
+        )
+        said["load_shapes"] = [_shape_as_json(shape) for shape in shapes.shapes.values()]
+        say_json({**said, "problems": [{"file": p.file, "what": p.what, "remedy": p.remedy} for p in problems]})
     else:
-        rows = [(p.name, p.optimization, p.server.model, p.summary) for p in catalog.presets.values()]
-        say(table(rows, ("PRESET", "OPTIMIZATION", "MODEL", "WHAT IT DOES")))
-        for problem in catalog.problems:
+        if catalog is not None:
+            rows = [(p.name, p.optimization, p.server.model, p.summary) for p in catalog.presets.values()]
+            say(table(rows, ("PRESET", "OPTIMIZATION", "MODEL", "WHAT IT DOES")) + "\n")
+        loads = [(shape.name, shape.summary) for shape in shapes.shapes.values()]
+        say(table(loads, ("LOAD SHAPE", "WHAT IT SENDS (vtop load --shape NAME)")))
+        for problem in problems:
             note(f"vtop: {problem.file}: {problem.what}\n  {problem.remedy}")
-    return 1 if catalog.problems else 0
+    return 1 if problems else 0
+
+
+def _show_shape(shape: LoadShape, as_json: bool) -> int:
+    command = command_line(shape.request())
+    if as_json:
+        say_json({**_shape_as_json(shape), "command": command})
+    else:
+        say(f"# {shape.title}: {shape.summary}")
+        say(command)
+    return 0
 
 
 def _show(arguments: argparse.Namespace, catalog: Catalog) -> int:
     if not arguments.name:
         raise UsageError("`vtop presets show` needs a name", "`vtop presets` lists them.")
+    shapes = load_shapes()
+    if arguments.load or (arguments.name in shapes.shapes and arguments.name not in catalog.presets):
+        return _show_shape(shapes.find(arguments.name), arguments.json)
     preset = with_overrides(catalog.find(arguments.name), parse_set(arguments.set))
     installation: Installation | None = None
     if arguments.vllm_version:
@@ -75,4 +116,4 @@ def run_presets(arguments: argparse.Namespace) -> int:
     catalog = load_catalog()
     if arguments.action == "show":
         return _show(arguments, catalog)
-    return _list(catalog, arguments.json)
+    return _list(None if arguments.load else catalog, load_shapes(), arguments.json)

@@ -22,6 +22,8 @@ _FLAGS: tuple[tuple[str, str], ...] = (
     ("arrival", "--arrival"),
     ("max_tokens", "--max-tokens"),
     ("prompt_tokens", "--prompt-tokens"),
+    ("prefix_tokens", "--prefix-tokens"),
+    ("prefixes", "--prefixes"),
     ("temperature", "--temperature"),
     ("choices", "--choices"),
     ("endpoint", "--endpoint"),

@@ -28,6 +28,10 @@ class LoadRequest:
     """Shape of the gamma arrivals: 1 Poisson, inf constant."""
     max_tokens: int | None = None
     prompt_tokens: int | None = None
+    prefix_tokens: int | None = None
+    """Tokens that prompts share, where the workload has shared prefixes."""
+    prefixes: int | None = None
+    """How many different shared prefixes."""
     temperature: float | None = None
     ignore_eos: bool | None = None
     duration_s: float | None = None
@@ -55,6 +59,8 @@ class LoadRequest:
     """Measure on a loopback server first what this client itself adds."""
     arrival: str | None = None
     """`burst`: every request at once (needs `requests`); None: closed loop, or by `rate`."""
+    shape: str = ""
+    """The load shape (a preset of `presets/load/`) that it came from; its values are in the other fields."""
 
 
 @dataclass(frozen=True, slots=True)

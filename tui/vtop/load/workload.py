@@ -13,6 +13,7 @@ from typing import Any
 from vtop.errors import UsageError
 from vtop.load.progress import LoadRequest
 from vtop.load.words import WordSource
+from vtop.strict_toml import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,8 @@ def find_workload(name: str) -> Workload:
     try:
         return WORKLOADS[name]
     except KeyError:
-        raise UsageError(f"there is no workload {name!r}", f"Choose one of: {', '.join(WORKLOADS)}.") from None
+        otherwise = f"Choose one of: {', '.join(WORKLOADS)}. Load shapes are run with --shape NAME."
+        raise UsageError(f"there is no workload {name!r}", nearest(name, WORKLOADS, otherwise)) from None
 
 
 def _positive(name: str, value: float | None) -> None:
@@ -313,6 +315,8 @@ def resolve(request: LoadRequest) -> Shape:
         ("rate", request.rate),
         ("max_tokens", request.max_tokens),
         ("prompt_tokens", request.prompt_tokens),
+        ("prefix_tokens", request.prefix_tokens),
+        ("prefixes", request.prefixes),
         ("duration", request.duration_s),
         ("timeout", request.timeout_s),
         ("burstiness", request.burstiness),
@@ -320,6 +324,8 @@ def resolve(request: LoadRequest) -> Shape:
         ("choices", request.choices),
     ):
         _positive(name, value)
+    if request.rate is not None and math.isinf(request.rate):
+        raise UsageError("a rate of inf cannot be sent", "For every request at once: --arrival burst with -n N.")
     if request.warmup is not None and request.warmup < 0:
         raise UsageError("warmup cannot be negative", "Give 0 to send none.")
     if request.temperature is not None and not 0 <= request.temperature <= 2:
@@ -334,6 +340,8 @@ def resolve(request: LoadRequest) -> Shape:
     burst = request.arrival == "burst"
     if burst and (requests is None or request.rate is not None):
         raise UsageError("a burst sends a number of requests at once", "Give requests, and neither rate nor duration.")
+    if not workload.prefixes and (request.prefix_tokens or request.prefixes):
+        raise UsageError(f"the workload {workload.name} has no shared prefixes", "Choose the workload prefix.")
     open_loop = burst or request.rate is not None
     concurrency = request.concurrency if open_loop else request.concurrency or workload.concurrency
     if not open_loop and request.burstiness is not None:
@@ -349,8 +357,8 @@ def resolve(request: LoadRequest) -> Shape:
         burstiness=request.burstiness or 1.0,
         max_tokens=request.max_tokens or workload.max_tokens,
         prompt_tokens=request.prompt_tokens or workload.prompt_tokens,
-        prefix_tokens=workload.prefix_tokens,
-        prefixes=workload.prefixes,
+        prefix_tokens=request.prefix_tokens or workload.prefix_tokens,
+        prefixes=request.prefixes or workload.prefixes,
         temperature=request.temperature if request.temperature is not None else workload.temperature,
         ignore_eos=request.ignore_eos if request.ignore_eos is not None else workload.ignore_eos,
         seed=request.seed if request.seed is not None else secrets.randbelow(2**31),
@@ -412,6 +420,8 @@ def settled(request: LoadRequest, shape: Shape, model: str) -> LoadRequest:
         burstiness=shape.burstiness if shape.rate is not None else None,
         max_tokens=shape.max_tokens,
         prompt_tokens=shape.prompt_tokens if find_workload(shape.workload).equal_lengths else None,
+        prefix_tokens=shape.prefix_tokens or None,
+        prefixes=shape.prefixes or None,
         temperature=shape.temperature,
         ignore_eos=shape.ignore_eos,
         duration_s=shape.duration_s,

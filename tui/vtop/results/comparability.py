@@ -32,6 +32,8 @@ _LOAD_FIELDS = (
     "burstiness",
     "max_tokens",
     "prompt_tokens",
+    "prefix_tokens",
+    "prefixes",
     "temperature",
     "ignore_eos",
     "duration_s",

@@ -15,6 +15,7 @@ from vtop.contract import (
     CompareProgress,
     CompareRequest,
     LaunchPlan,
+    LoadShapeInfo,
     PresetProblem,
     RunSummary,
     WorkloadInfo,
@@ -22,6 +23,7 @@ from vtop.contract import (
 from vtop.errors import UsageError, VtopError
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
 from vtop.load.runner import LoadRunner
+from vtop.load.shapes import load_shapes
 from vtop.load.workload import WORKLOADS
 from vtop.presets import Preset
 from vtop.results import store
@@ -244,6 +246,10 @@ class VtopService:
     def workloads(self) -> Sequence[WorkloadInfo]:
         """See `contract.Service`."""
         return [WorkloadInfo(name, w.title, w.summary) for name, w in WORKLOADS.items()]
+
+    def load_shapes(self) -> Sequence[LoadShapeInfo]:
+        """See `contract.Service`."""
+        return [LoadShapeInfo(s.name, s.title, s.summary, s.request()) for s in load_shapes().shapes.values()]
 
     def aim(self, request: LoadRequest) -> LoadRequest:
         """Fills address, model and mark in from the server that is named.

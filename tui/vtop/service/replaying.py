@@ -11,6 +11,7 @@ from vtop.contract import (
     CompareProgress,
     CompareRequest,
     LaunchPlan,
+    LoadShapeInfo,
     PresetProblem,
     RunSummary,
     WorkloadInfo,
@@ -87,6 +88,10 @@ class ReplayService:
         return ("A recording holds no logs.",)
 
     def workloads(self) -> Sequence[WorkloadInfo]:
+        """None."""
+        return ()
+
+    def load_shapes(self) -> Sequence[LoadShapeInfo]:
         """None."""
         return ()
 

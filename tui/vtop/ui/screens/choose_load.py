@@ -8,8 +8,9 @@ from typing import Any
 from textual import on
 from textual.app import ComposeResult
 
-from vtop.contract import WorkloadInfo
+from vtop.contract import LoadShapeInfo, WorkloadInfo
 from vtop.load.progress import LoadRequest
+from vtop.load.shapes import changed
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.form import Choice, number_or_own
 from vtop.ui.ink import Line, wrap
@@ -41,18 +42,20 @@ class ChooseLoadScreen(Page):
         """Begins with the last choice."""
         super().on_mount()
         before = self.vtop.load_request or LoadRequest()
-        workloads = list(self.vtop.service.workloads())
+        service = self.vtop.service
+        workloads: list[WorkloadInfo | LoadShapeInfo] = [*service.workloads(), *service.load_shapes()]
         names = [workload.name for workload in workloads]
+        chosen = before.shape or before.workload
 
         def at(values: tuple[Any, ...], value: Any) -> int:
-            return values.index(value) if value in values else 0
+            return values.index(value) if value in values and not before.shape else 0
 
         self._fields = [
             Choice(
                 "workload",
                 "workload",
                 workloads,
-                names.index(before.workload) if before.workload in names else 0,
+                names.index(chosen) if chosen in names else 0,
                 write=lambda workload: workload.name,
                 note=lambda workload: workload.title,
             ),
@@ -77,7 +80,7 @@ class ChooseLoadScreen(Page):
         def draw(choice: Choice[Any]) -> Any:
             return lambda width: choice.row(picker.chosen == choice.key, width, glyphs)
 
-        workload: WorkloadInfo = self._fields[0].value
+        workload: WorkloadInfo | LoadShapeInfo = self._fields[0].value
         server = self.vtop.server_in(self.vtop.snapshot)
         name = server.status.name if server else "no server"
         items: list[tuple[str, Any]] = [
@@ -114,8 +117,13 @@ class ChooseLoadScreen(Page):
     def request(self) -> LoadRequest:
         """What is chosen."""
         values = {choice.key: choice.value for choice in self._fields}
-        values["workload"] = values["workload"].name
-        return replace(self.vtop.load_request or LoadRequest(), **values)
+        workload = values.pop("workload")
+        if isinstance(workload, LoadShapeInfo):
+            return changed(workload.request, values)
+        before = self.vtop.load_request
+        # What a shape asked for beyond these rows (its time, its limits) goes with it.
+        kept = before if before is not None and not before.shape else LoadRequest()
+        return replace(kept, workload=workload.name, **values)
 
     def do_open(self) -> None:
         """Runs it, and keeps the choice for `l`."""
