@@ -365,7 +365,7 @@ async def test_once_measures_over_its_window_and_leaves_nothing_open() -> None:
         snapshot = await hub.once(0.3)
     engine = snapshot.servers[0].engine
     assert engine is not None
-    assert engine.window_s == pytest.approx(0.3, abs=0.3)
+    assert 0.29 < engine.window_s < 60, "the two looks are at least the window apart"
     assert engine.generation_tokens_per_s is not None
     assert engine.generation_tokens_per_s > 0
     assert snapshot.gpus

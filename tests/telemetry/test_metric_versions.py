@@ -211,3 +211,18 @@ def test_an_idle_window_keeps_the_last_latency_with_its_age_and_rates_of_zero(ve
     assert idle.ttft.mean_s == live.ttft.mean_s
     assert idle.generation_tokens_per_s == 0
     assert all(math.isfinite(value) for value in idle.finished_by_reason.values())
+
+
+def test_two_models_behind_a_router_have_a_kv_capacity_each_only_where_the_page_says_whose_it_is() -> None:
+    def page(named: bool) -> bytes:
+        lines = []
+        for model, blocks in (("coder", 100), ("embed", 7)):
+            whose = f',model_name="{model}"' if named else ""
+            lines.append(f'vllm:num_requests_running{{engine="0",model_name="{model}"}} 1')
+            lines.append(f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"{whose}}} 1')
+        return ("\n".join(lines) + "\n").encode()
+
+    assert [engine.kv_capacity_tokens for engine in over_window([page(named=True)])] == [1600, 112]
+    unknown = over_window([page(named=False)])
+    assert [engine.kv_capacity_tokens for engine in unknown] == [None, None]
+    assert "which model" in unknown[0].missing["kv_capacity_tokens"]

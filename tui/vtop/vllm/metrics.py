@@ -125,7 +125,7 @@ class MetricsReader:
         if requests_per_s is None:
             missing["requests_per_s"] = no_rate if not measured else NEEDS["requests_per_s"]
         computed, cached, transferred = _prompt_sources(view, missing, no_rate)
-        capacity, dtype = _kv_capacity(shared, alone, missing)
+        capacity, dtype = _kv_capacity(view, shared, alone, missing)
         lora_max, lora_running, lora_waiting = _lora(view, shared, missing)
         reading = EngineReading(
             model_name=view.family.model or "",
@@ -347,9 +347,11 @@ def _v0_hit_rate(view: View) -> float | None:
     return shares[0] if len(shares) == 1 and 0 <= shares[0] <= 1 else None
 
 
-def _kv_capacity(shared: View, alone: bool, missing: dict[str, str]) -> tuple[float | None, str | None]:
-    by_engine = {labels.get("engine", ""): labels for labels, _ in shared.lines("vllm:cache_config_info")}
-    if not by_engine or not alone:
+def _kv_capacity(view: View, shared: View, alone: bool, missing: dict[str, str]) -> tuple[float | None, str | None]:
+    # vLLM's own line names no model; a router in front may add one.
+    named = view.lines("vllm:cache_config_info")
+    by_engine = {labels.get("engine", ""): labels for labels, _ in named or shared.lines("vllm:cache_config_info")}
+    if not by_engine or not (named or alone):
         missing["kv_capacity_tokens"] = (
             NEEDS["kv_capacity_tokens"] if alone else "the page does not say which model the KV cache belongs to"
         )
