@@ -1,4 +1,4 @@
-"""Every metric name of 43 releases is either read or left out on purpose, and each release gives what its names allow."""
+"""Every metric name of 43 releases is either read or left out on purpose; each gives what its names allow."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from metric_pages import DATA, only, over_window, version_page, versions
 from vtop.vllm.metric_names import COUNTERS, GAUGES, LATENCIES, SUMS
 from vtop.vllm.reading import EngineReading, Latency
 
-RELEASES = (
-    "0.6.0 0.6.3.post1 0.6.4.post1 0.6.5 0.6.6.post1 0.7.0 0.7.3 0.8.0 0.8.2 0.8.3 0.8.4 0.8.5.post1 0.9.0 0.9.1 0.9.2 "
-    "0.10.0 0.10.1.1 0.10.2 0.11.0 0.11.1 0.11.2 0.12.0 0.13.0 0.14.1 0.15.1 0.16.0 0.17.1 0.18.1 0.19.1 0.20.2 0.21.0 "
-    "0.22.1 0.23.0 0.24.0 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0"
-).split()
+RELEASES = (DATA / "releases.txt").read_text().split()
 
 OFFLOAD = "blocks of the KV cache in host memory or on disk: another store's own figures, of which only hits count here"
 CONNECTOR = "one connector's own bookkeeping; what it moved, how long that took and what failed is read"
@@ -41,7 +37,7 @@ UNUSED: Mapping[str, str] = {
     "vllm:request_prefill_kv_computed_tokens": "the same tokens as prompt_tokens_by_source, request by request",
     "vllm:request_num_preemptions": "the same preemptions as num_preemptions_total, request by request",
     "vllm:prompt_tokens_cached_total": "the sum of the cached sources, which are read",
-    "vllm:prompt_tokens_cached_by_source_total": "where cached tokens lay; that they were cached or transferred is read",
+    "vllm:prompt_tokens_cached_by_source_total": "where cached tokens lay; cached or transferred is read",
     "vllm:prompt_tokens_recomputed_total": "what preemptions cost, in 0.16 to 0.19 alone; preemptions are read",
     "vllm:num_requests_kv_fetch_by_stage": "stages of the deferred requests, which waiting_by_reason counts",
     "vllm:corrupted_requests_total": "0 unless a debugging variable makes vLLM look for NaN",
@@ -105,7 +101,7 @@ def test_nothing_is_both_read_and_left_out_and_nothing_is_read_that_no_release_h
 
 @pytest.mark.parametrize("version", versions())
 def test_the_table_of_names_agrees_with_the_pages(version: str) -> None:
-    """Whatever a release's own page has, the table has; what it does not have, needs a connector, a flag or a request."""
+    """Whatever a release's own page has, the table has; the rest needs a connector, a flag or a request."""
     at = RELEASES.index(version)
     engine = "V0" if at < RELEASES.index("0.8.0") else "V1"
     listed = {entry.name for entry in NAMES if entry.engine == engine and entry.first <= at <= entry.last}
