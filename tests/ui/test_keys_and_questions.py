@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ui.fake_service import FakeService, failed, foreign, ready, snapshot, starting
+from ui.fake_service import PRESETS, FakeService, failed, foreign, ready, snapshot, starting
 from ui.looks import comparing, loading, settle, with_everything
 from vtop.errors import VtopError
 from vtop.load.progress import LoadRequest
+from vtop.presets import Preset, ServerSpec
 from vtop.servers.status import StopReport
 from vtop.ui.actions import ACTIONS, BY_ID, Situation, can_act, keymap_problems
 from vtop.ui.app import VtopApp
@@ -113,10 +114,43 @@ async def test_start_shows_the_plan_and_enter_starts() -> None:
         assert isinstance(app.screen, StartScreen)
         text = "\n".join(line.text for line in app.screen.query_one("#detail").lines)  # type: ignore[attr-defined]
         assert "--speculative-config" in text
-        await press("down", "down", "down", "enter")
+        await press("down", "down", "enter")
         assert ("start_server", ("spec-ngram", {})) in service.calls
         assert isinstance(app.screen, Dashboard)
         assert app.view.server == "spec-ngram"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "simulated", "expected"),
+    [(True, False, "baseline"), (False, False, "cpu-small"), (False, True, "baseline")],
+    ids=["gpu", "no-gpu", "simulated"],
+)
+async def test_the_list_of_presets_opens_on_what_this_machine_can_start(
+    gpu: bool, simulated: bool, expected: str
+) -> None:
+    service = FakeService(snapshot(gpus=None if gpu else ()), simulated=simulated)
+    service.preset_list = (
+        Preset(name="cpu-small", title="A small model on a CPU", optimization="none", source="x", summary="",
+               server=ServerSpec(model="m")),
+        *PRESETS,
+    )  # fmt: skip
+    async with running(service) as (_, press, _pilot):
+        await press("s", "enter")
+    assert [argument[0] for name, argument in service.calls if name == "start_server"] == [expected]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 10)], ids=["80x24", "40x10"])
+@pytest.mark.parametrize(
+    "keys", ["s", "r", "c", "L", "i", "e", "g", "question_mark", "l", "r,enter", "t", "g,slash"], ids=str
+)
+async def test_every_footer_says_how_to_leave(keys: str, size: tuple[int, int]) -> None:
+    service = with_everything(loading("finished"))
+    async with running(service, size=size) as (app, press, _):
+        await press(*keys.split(","))
+        footer = app.screen.query_one("#footer").lines[0].text  # type: ignore[attr-defined]
+        assert "esc Back" in footer
+        assert " Quit" in footer
+        assert ("^c Quit" in footer) == keys.endswith(("t", "slash")), "while typing a letter is text"
 
 
 async def test_a_preset_that_cannot_start_is_not_started() -> None:
@@ -124,7 +158,7 @@ async def test_a_preset_that_cannot_start_is_not_started() -> None:
 
     service = with_problem()
     async with running(service) as (app, press, _):
-        await press("s", "end", "enter")
+        await press("s", "end", "up", "enter")
         assert isinstance(app.screen, StartScreen)
         assert "vLLM 0.6 has no FP8" in notices(app)
     assert "start_server" not in service.names()
@@ -135,7 +169,7 @@ async def test_warnings_are_asked_about_before_a_start() -> None:
 
     service = with_problem()
     async with running(service) as (app, press, _):
-        await press("s", "down", "enter")
+        await press("s", "enter")
         assert isinstance(app.screen, ConfirmScreen)
         assert "port 8000 is taken" in app.screen.detail
         await press("y")
@@ -324,7 +358,7 @@ async def test_a_comparison_is_planned_then_started() -> None:
         assert isinstance(app.screen, CompareScreen)
         await press("enter")
         assert "pick two presets" in notices(app)
-        await press("down", "space", "down", "space")
+        await press("space", "down", "space")
         text = "\n".join(line.text for line in app.screen.query_one("#list").lines)  # type: ignore[attr-defined]
         assert "6 runs, about" in text
         await press("enter")

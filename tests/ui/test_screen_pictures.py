@@ -26,7 +26,7 @@ SCREENS: dict[str, tuple[str, tuple[str, ...]]] = {
     "dashboard-large": ("one", ("b",)),
     "chart-maximised": ("one", ("2", "2")),
     "start": ("presets", ("s",)),
-    "start-refused": ("presets", ("s", "end")),
+    "start-refused": ("presets", ("s", "end", "up")),
     "load-running": ("loading", ("l",)),
     "load-failures": ("load-failures", ("l",)),
     "result": ("loaded", ("r", "enter")),

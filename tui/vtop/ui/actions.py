@@ -21,6 +21,8 @@ class Situation:
     readonly: bool = False
     replayed: bool = False
     """A recording is shown."""
+    typing: bool = False
+    """A line to type in has the keys: letters are text."""
     item: bool = False
     """Something is chosen on the current screen (a run, a preset, a finished test)."""
 
@@ -135,7 +137,7 @@ BACK_FROM = (
 
 ACTIONS: tuple[Action, ...] = (
     Action("open", "enter", "Open", "Open what is selected.", MOVE, can=_can_open,
-           footer=1, screens=("start", "load", "compare", "runs", "choose-load", "experiments")),
+           footer=1, screens=("start", "load", "compare", "runs", "choose-load", "experiments", "chat")),
     Action("start", "s", "Start", "Start a server from a preset.", SERVERS, mutates=True, footer=1,
            screens=("dashboard", "logs", "explain")),
     Action("stop", "x", "Stop", "Stop the selected server; on the load test and compare screens, stop that.", SERVERS,
@@ -201,8 +203,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("help", "question_mark,f1", "Help", "Keys, and what each number means.", VTOP, footer=1),
     Action("picture", "S", "Picture", "Save a picture of this screen as SVG.", VTOP),
     Action("suspend", "ctrl+z", "Suspend", "Put vtop in the background; `fg` brings it back.", VTOP),
-    Action("quit", "q,ctrl+c,ctrl+q", "Quit", "Leave vtop; servers keep running.", VTOP, footer=5,
-           screens=("dashboard",)),
+    Action("quit", "q,ctrl+c,ctrl+q", "Quit", "Leave vtop; servers keep running.", VTOP, footer=1),
 )  # fmt: skip
 """Every action, in the order of footer and help."""
 
@@ -216,6 +217,7 @@ OPEN_LABELS = {
     "runs": "Open",
     "choose-load": "Run it",
     "experiments": "Run it",
+    "chat": "Send",
 }
 """What `enter` does on a screen, for the footer."""
 
@@ -263,6 +265,14 @@ def key_name(key: str) -> str:
 def keys_of(action: Action, keymap: Mapping[str, str]) -> list[str]:
     """The keys of an action with the user's own in place of the default ones."""
     return [key_name(key) for key in keymap.get(action.id, action.keys).split(",") if key.strip()]
+
+
+def key_shown(action: Action, now: Situation, keymap: Mapping[str, str]) -> str:
+    """The key that the footer names: the first one, or while typing the first that is not text; "" if there is none."""
+    names = keys_of(action, keymap)
+    if now.typing:
+        names = [name for name in names if len(name) > 1 and name != "space"]
+    return names[0] if names else ""
 
 
 def keymap_problems(keymap: Mapping[str, str]) -> list[str]:

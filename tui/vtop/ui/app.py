@@ -278,6 +278,7 @@ class VtopApp(App[int]):
             compare_running=self.compare_running(),
             readonly=self.view.readonly,
             replayed=playback_of(self.service) is not None,
+            typing=page.focused is not None and page.focused.check_consume_key("q", "q"),
             item=page.has_item() if isinstance(page, Page) else False,
         )
 

@@ -73,7 +73,7 @@ class ChatScreen(Page):
     def compose_body(self) -> ComposeResult:
         """The exchanges, and the line."""
         yield Pager(id="body")
-        yield Input(placeholder="a prompt; enter sends it, escape goes back", id="prompt", compact=True)
+        yield Input(placeholder="type a prompt", id="prompt", compact=True)
 
     def on_mount(self) -> None:
         """The end of the conversation is in sight."""
@@ -101,6 +101,17 @@ class ChatScreen(Page):
             return [row for exchange in self._exchanges for row in exchange.rows(width)]
 
         self.query_one("#body", Pager).fill(rows)
+
+    def has_item(self) -> bool:
+        """What is typed can be sent."""
+        return True
+
+    async def _submit(self) -> None:
+        await self.query_one("#prompt", Input).action_submit()
+
+    def do_open(self) -> None:
+        """Sends, as `enter` does in the line itself."""
+        self.call_later(self._submit)
 
     @on(Input.Submitted, "#prompt")
     def _send(self, event: Input.Submitted) -> None:

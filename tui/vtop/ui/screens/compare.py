@@ -20,7 +20,7 @@ from vtop.ui.ink import Line, cut, wrap
 from vtop.ui.listing import Pager, Picker
 from vtop.ui.page import Page
 from vtop.ui.panels.comparison import progress_rows, step_rows, table_rows
-from vtop.ui.screens.start import grouped
+from vtop.ui.screens.start import grouped, has_gpu, sensible_preset
 
 PLAN_AFTER_S = 0.15
 """A plan is asked for when the choice has stood still this long."""
@@ -56,6 +56,8 @@ class CompareScreen(Page):
         super().on_mount()
         presets, _ = self.vtop.service.presets()
         self._presets = list(presets)
+        gpu = has_gpu(self.vtop.service, self.vtop.snapshot)
+        self.query_one("#list", Picker).chosen = sensible_preset(presets, gpu)
         workloads = [workload.name for workload in self.vtop.service.workloads()]
         titles = {workload.name: workload.title for workload in self.vtop.service.workloads()}
         self._fields = [

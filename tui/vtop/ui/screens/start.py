@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 
 from vtop import units
-from vtop.contract import LaunchPlan, PresetProblem
+from vtop.contract import LaunchPlan, PresetProblem, Service
 from vtop.errors import VtopError
 from vtop.presets import Preset
 from vtop.telemetry.snapshot import Snapshot
@@ -23,15 +23,18 @@ from vtop.ui.listing import Picker
 from vtop.ui.page import Page
 
 GROUPS: tuple[tuple[str, str], ...] = (
-    ("none", "Plain"),
     ("continuous-batching", "Continuous batching"),
     ("prefix-caching", "Prefix caching"),
     ("speculative-decoding", "Speculative decoding"),
     ("quantization", "Quantization"),
     ("pd-disaggregation", "Prefill and decode apart"),
     ("tensor-parallel", "Several GPUs"),
+    ("none", "Plain"),
 )
-"""Optimization -> heading, in the order in which a person would try them."""
+"""Optimization -> heading, in the order in which a person would try them; what is there to be compared with, last."""
+
+ON_GPU = "baseline"
+WITHOUT_GPU = "cpu-small"
 
 PLAN_AFTER_S = 0.12
 """A plan is asked for when the choice has stood still this long."""
@@ -41,6 +44,22 @@ def grouped(presets: Sequence[Preset]) -> list[tuple[str, list[Preset]]]:
     """Presets under the headings that have any."""
     found = [(title, [p for p in presets if p.optimization == key]) for key, title in GROUPS]
     return [(title, members) for title, members in found if members]
+
+
+def sensible_preset(presets: Sequence[Preset], gpu: bool) -> str:
+    """The preset that `s`, `enter` should start: the plain server of this machine; "" where it is not there.
+
+    Args:
+        presets: what can be chosen.
+        gpu: whether new servers have a GPU, real or simulated.
+    """
+    wanted = ON_GPU if gpu else WITHOUT_GPU
+    return wanted if any(preset.name == wanted for preset in presets) else ""
+
+
+def has_gpu(service: Service, snapshot: Snapshot) -> bool:
+    """Whether a server that is started now has a GPU, real or simulated."""
+    return service.simulated or bool(snapshot.gpus)
 
 
 def detail_rows(preset: Preset | None, plan: LaunchPlan | VtopError | None, width: int, glyphs: Glyphs) -> list[Line]:
@@ -113,6 +132,8 @@ class StartScreen(Page):
         """Reads the presets again, after an edit for one."""
         presets, self._problems = self.vtop.service.presets()
         self._presets = {preset.name: preset for preset in presets}
+        picker = self.query_one("#list", Picker)
+        picker.chosen = picker.chosen or sensible_preset(presets, has_gpu(self.vtop.service, self.vtop.snapshot))
         self._plans.clear()
         self._asked = ""
         self._fill()
