@@ -103,6 +103,25 @@ async def test_prompts_are_exact_in_the_servers_own_tokens() -> None:
     assert ids is not None and len(ids) == 2048 + 128
 
 
+def test_lengths_are_near_where_words_are_several_tokens() -> None:
+    """The shared prefix counts in tokens, not in words: 2,048 + 128 tokens, not 3,500."""
+    words = WordSource(tokens_per_word=2.8)
+    drawn = [len(text_of(p).split()) for p in itertools.islice(prompts_of(shape_of(workload="prefix"), words), 3)]
+    assert all(2000 <= 2.8 * count <= 2300 for count in drawn), drawn
+
+
+async def test_a_small_vocabulary_with_some_whole_words_is_found() -> None:
+    """Three quarters of the words spelt out in four tokens: the others still give exact lengths."""
+    few = set(COMMON_WORDS[:64])
+
+    async def tokenizer(fields: Mapping[str, Any]) -> list[int]:
+        text = str(fields.get("prompt") or fields["messages"][0]["content"])
+        return [number for word in text.split() for number in range(1 if word in few else 4)]
+
+    words = await learn_words(tokenizer, (LEAD,), chat=True)
+    assert words.ids is not None and set(words.words) <= few and len(words.words) >= 32
+
+
 async def test_random_prompts_are_token_ids_the_server_knows() -> None:
     words = await learn_words(FakeTokenizer(), (LEAD,), chat=False)
     prompt = next(prompts_of(shape_of(workload="random"), words))

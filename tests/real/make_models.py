@@ -1,4 +1,4 @@
-"""Writes tiny models without weights: a two-layer Qwen2, and the same with three kinds of quantization.
+"""Writes toy models without weights: two sizes of Qwen2, and some of them with quantization.
 
 Run by `make_env.py` with the interpreter that has transformers and tokenizers.
 """
@@ -28,35 +28,63 @@ TEXT = [
 """Enough text for a byte-level tokenizer of a thousand tokens."""
 
 WORDS = """
-time year people way day man thing woman life child world school state family group country hand part place case week
-company system question work number night point home water room mother area money story fact month lot right study book
-eye job word business side kind head house service friend father power hour game line end member law car city name team
-minute idea body back parent face level office door health person art war party change morning reason girl guy moment
+time year people way day man thing woman life child world school state family student group country problem hand
+part place case week company system program question work government number night point home water room mother area
+money story fact month lot right study book eye job word business issue side kind head house service friend father
+power hour game line end member law car city community name president team minute idea body information back parent
+face level office door health person art war history party result change morning reason research girl guy moment air
+teacher force education foot boy age policy music market sense nation plan college interest death course someone
+experience role effect use class control field development report light care rate heart drug show leader voice wife
+police mind price decision son view relationship town road arm difference value building action season society tax
+director position player record paper space ground form event matter center couple site project activity star table
+need court oil situation cost industry figure street image phone data picture practice piece land product doctor
+wall patient worker news test movie north love support technology step baby computer type attention film tree source
 """
 """Everyday words that are to be one token each, so that prompts have exact lengths; the training repeats them."""
+
+SIZES = {
+    "tiny": {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    },
+    # Large enough that prefill and weights cost more than the host's work for a step, so that comparisons see them.
+    "small": {
+        "hidden_size": 384,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 6,
+    },
+}
+
+W8A8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "quantization_status": "compressed",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False},
+            "input_activations": {
+                "num_bits": 8,
+                "type": "int",
+                "symmetric": True,
+                "strategy": "token",
+                "dynamic": True,
+            },
+        }
+    },
+}
 
 QUANTIZED = {
     "tiny-awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True},
     "tiny-gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
-    "tiny-w8a8": {
-        "quant_method": "compressed-tensors",
-        "format": "int-quantized",
-        "quantization_status": "compressed",
-        "ignore": ["lm_head"],
-        "config_groups": {
-            "group_0": {
-                "targets": ["Linear"],
-                "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False},
-                "input_activations": {
-                    "num_bits": 8,
-                    "type": "int",
-                    "symmetric": True,
-                    "strategy": "token",
-                    "dynamic": True,
-                },
-            }
-        },
-    },
+    "tiny-w8a8": W8A8,
+    "small-w8a8": W8A8,
 }
 
 
@@ -66,7 +94,7 @@ def write_tokenizer(directory: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1000,
+        vocab_size=2000,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     )
@@ -81,28 +109,26 @@ def write_tokenizer(directory: Path) -> None:
 def main() -> int:
     """Writes every model that is not there yet."""
     root = Path(sys.argv[1])
-    tiny = root / "tiny"
-    if not (tiny / "config.json").exists():
-        tiny.mkdir(parents=True, exist_ok=True)
-        write_tokenizer(tiny)
+    for name, size in SIZES.items():
+        target = root / name
+        if (target / "config.json").exists():
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        write_tokenizer(target)
         config = Qwen2Config(
             vocab_size=1024,
-            hidden_size=128,
-            intermediate_size=256,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
             max_position_embeddings=4096,
             tie_word_embeddings=False,
             architectures=["Qwen2ForCausalLM"],
             torch_dtype="bfloat16",
+            **size,
         )
-        config.save_pretrained(tiny)
+        config.save_pretrained(target)
     for name, quantization in QUANTIZED.items():
         target = root / name
         if (target / "config.json").exists():
             continue
-        shutil.copytree(tiny, target, dirs_exist_ok=True)
+        shutil.copytree(root / name.split("-")[0], target, dirs_exist_ok=True)
         config = json.loads((target / "config.json").read_text())
         config["quantization_config"] = quantization
         (target / "config.json").write_text(json.dumps(config, indent=2))

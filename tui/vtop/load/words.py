@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ COMMON_WORDS = tuple(_COMMON.split())
 _GUESSED_CHAT_OVERHEAD = 24
 _GUESSED_TEXT_OVERHEAD = 14
 _MOST_CALLS = 48
+_SPELT = 4
+"""Tokens a word from which a vocabulary spells words out; none of them is looked for then."""
 
 Tokenize = Callable[[Mapping[str, Any]], Awaitable[list[int] | None]]
 """Asks the server's `/tokenize`; None where it has none."""
@@ -50,6 +53,10 @@ class WordSource:
         """Random words, each with a space before it."""
         many = count if self.exact else max(1, round(count / self.tokens_per_word))
         return "".join([" " + word for word in rng.choices(self.words, k=many)])
+
+    def tokens_in(self, text: str) -> int:
+        """Tokens of a text that was drawn from these words: approximate where the words are."""
+        return round(len(text.split()) * self.tokens_per_word)
 
     def overhead(self, lead: str, *, chat: bool) -> int:
         """Tokens of the lead and the chat template; a guess where the server does not say."""
@@ -84,12 +91,13 @@ async def learn_words(tokenize: Tokenize, leads: tuple[str, ...], *, chat: bool)
         return WordSource()
     # Halves that do not come out at one token a word are halved again; what is left over is not used.
     single: dict[str, int] = {}
-    pending: list[tuple[list[str], list[int] | None]] = [(words, first)]
+    # Wide before deep: where the calls run out, the groups that were clean are all known.
+    pending: deque[tuple[list[str], list[int] | None]] = deque([(words, first)])
     while pending:
-        group, ids = pending.pop()
+        group, ids = pending.popleft()
         if ids is not None and len(ids) == len(group):
             single.update(zip(group, ids, strict=True))
-        elif ids is not None and len(group) > 4 and len(ids) < 2 * len(group) and calls < _MOST_CALLS:
+        elif ids is not None and len(group) > 4 and len(ids) < _SPELT * len(group) and calls < _MOST_CALLS:
             half = len(group) // 2
             pending += [(part, await ids_of(part)) for part in (group[:half], group[half:])]
     if len(single) < 32:

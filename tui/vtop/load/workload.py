@@ -141,9 +141,9 @@ def _sized(shape: Shape, words: WordSource, rng: random.Random, lead: str, lengt
     """A prompt of `length` tokens: a lead, then random words of one token each."""
     chat = shape.endpoint == "chat"
     overhead = words.overhead(lead, chat=chat)
-    count = max(1, length - overhead - len(head.split()))
+    count = max(1, length - overhead - words.tokens_in(head))
     text = lead + head + words.draw(rng, count)
-    total = overhead + len(head.split()) + count
+    total = overhead + words.tokens_in(head) + count
     return _as_endpoint(shape, text, total if words.exact else None)
 
 
