@@ -119,3 +119,17 @@ def test_the_progress_line_fits_its_width() -> None:
         "[############............] 32/64 1 failed 871 tok/s TTFT 82.0 ms TPOT 18.0 ms 0:05 left"
     )
     assert len(progress_line(progress, 40)) == 40
+
+
+def test_the_progress_line_counts_the_warm_up() -> None:
+    progress = LoadProgress(
+        run_id="r",
+        request=LoadRequest(),
+        state="warming-up",
+        total=64,
+        remaining_s=20.0,
+        warmup_done=3,
+        warmup_total=8,
+        warmup_elapsed_s=12.0,
+    )
+    assert progress_line(progress) == "[#########...............] warming up 3/8 0:20 left"

@@ -74,6 +74,25 @@ async def test_a_load_test_from_request_to_saved_result(mock_server: StartMock) 
     assert server.seen()["generated"] == 16 * 20
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_the_warm_up_is_counted_while_it_goes_on(mock_server: StartMock, processes: int) -> None:
+    """Nothing else moves then, and a slow server needs half a minute for it."""
+    seen: list[LoadProgress] = []
+    runner = LoadRunner()
+    runner.on_progress(seen.append)
+    await runner.start(
+        wish(mock_server(*SLOW), concurrency=processes, warmup=4 * processes, requests=2, processes=processes)
+    )
+    await runner.wait()
+    await runner.close()
+    warming = [progress for progress in seen if progress.state == "warming-up" and progress.warmup_total is not None]
+    assert {progress.warmup_total for progress in warming} == {4 * processes}
+    counts = [progress.warmup_done for progress in warming]
+    assert counts == sorted(counts) and counts[-1] >= 1
+    late = next(progress for progress in warming if progress.warmup_done)
+    assert late.remaining_s is not None and late.warmup_elapsed_s > 0
+
+
 async def test_output_tokens_and_ttft_agree_with_the_server(mock_server: StartMock) -> None:
     server = mock_server()
     result = await run(wish(server, workload="chat", requests=32, concurrency=16, warmup=0, max_tokens=30))

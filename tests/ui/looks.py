@@ -206,6 +206,17 @@ def loading(state: str = "running", failures: int = 0) -> FakeService:
     return service
 
 
+def warming() -> FakeService:
+    """A load test whose first requests are not counted yet."""
+    service = loading()
+    service.load = LoadProgress(
+        "20270115-080000-chat", LoadRequest(workload="chat", server="baseline", concurrency=8), "warming-up", 8, 200,
+        in_flight=5, remaining_s=20.0, client_overhead_s=0.0006, client_capacity_tokens_per_s=50_000.0,
+        warmup_done=3, warmup_total=8, warmup_elapsed_s=12.0,
+    )  # fmt: skip
+    return service
+
+
 def comparing(state: str) -> FakeService:
     service = FakeService(snapshot(ready()))
     service.comparison = comparison(state)
@@ -236,6 +247,7 @@ STATES: dict[str, Callable[[], FakeService]] = {
     "no-bandwidth": no_bandwidth,
     "simulated": simulated,
     "loading": loading,
+    "load-warming": warming,
     "load-failures": lambda: loading("running", 3),
     "loaded": lambda: loading("finished"),
     "comparing": lambda: comparing("running"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ui.fake_service import NOW, engine, failed, gpu, ready, snapshot, wave
-from ui.looks import LOG, app_for, settle
+from ui.looks import LOG, app_for, comparison, settle, warming
 from vtop.ui.charts.bars import bar, history_row
 from vtop.ui.charts.binning import binned, nice_top
 from vtop.ui.charts.braille import area, resample
@@ -22,8 +22,9 @@ from vtop.ui.layout import plan
 from vtop.ui.panels.gpus import gpu_panel, gpu_row
 from vtop.ui.panels.header import header
 from vtop.ui.panels.servers import server_rows
+from vtop.ui.screens.load import headline as load_headline
 from vtop.ui.view import View
-from vtop.ui.words import bucket_range
+from vtop.ui.words import bucket_range, compare_sentence, load_sentence
 from vtop.vllm.reading import Quantile
 
 
@@ -336,3 +337,17 @@ async def test_search_finds_goes_round_and_says_where_it_stands() -> None:
         await pilot.press("N")
         await settle(pilot)
         assert "1 of 2" in app.screen.heading()  # type: ignore[attr-defined]
+
+
+def test_the_warm_up_of_a_load_test_is_counted_with_its_time_left() -> None:
+    progress = warming().load
+    assert progress is not None
+    assert load_sentence(progress) == "Load test: warming up 3 of 8, 0:20 left."
+    _, second = (line.text for line in load_headline(progress, 78, UNICODE))
+    assert "Warming up 3 of 8, not counted" in second
+    assert "0:12" in second and "0:20 left" in second
+
+
+def test_a_comparison_says_what_it_does_now_and_how_long_it_will_take() -> None:
+    progress = comparison("running")
+    assert compare_sentence(progress) == "Comparison: 4 of 9 runs, prefix-caching loading 41 of 64, about 6:18 left."

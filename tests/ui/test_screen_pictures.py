@@ -27,6 +27,7 @@ SCREENS: dict[str, tuple[str, tuple[str, ...]]] = {
     "chart-maximised": ("one", ("2", "2")),
     "start": ("presets", ("s",)),
     "start-refused": ("presets", ("s", "end", "up")),
+    "load-warming": ("load-warming", ("l",)),
     "load-running": ("loading", ("l",)),
     "load-failures": ("load-failures", ("l",)),
     "result": ("loaded", ("r", "enter")),

@@ -327,7 +327,7 @@ class CompareRunner:
             self._set_step(
                 index,
                 state="warming-up" if progress.state in ("preparing", "warming-up") else "loading",
-                detail=f"{progress.finished} of {progress.total}" if progress.total else "",
+                detail=_how_far(progress),
                 output_tokens_per_s=progress.output_tokens_per_s,
                 ttft_p50_s=progress.ttft.p50,
                 tpot_p50_s=progress.tpot.p50,
@@ -422,3 +422,10 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
 
 def _slug(label: str) -> str:
     return "".join(char if char.isalnum() else "-" for char in label).strip("-")
+
+
+def _how_far(progress: LoadProgress) -> str:
+    """`41 of 64`: requests of the warm-up while that goes on, then those that count."""
+    if progress.state == "warming-up" and progress.warmup_total:
+        return f"{progress.warmup_done} of {progress.warmup_total}"
+    return f"{progress.finished} of {progress.total}" if progress.total else ""

@@ -150,6 +150,11 @@ class LoadProgress:
     """Finished steps of a ladder or search."""
     started_s: float | None = None
     """When the clock of the test started, on the machine's monotonic clock."""
+    warmup_done: int = 0
+    """Warm-up requests answered; `remaining_s` is that of the warm-up while it goes on."""
+    warmup_total: int | None = None
+    """Warm-up requests to answer before the clock starts; None until the warm-up begins."""
+    warmup_elapsed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

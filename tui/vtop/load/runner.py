@@ -295,6 +295,9 @@ class _LiveState:
         self._duration_s: float | None = None
         self._floor: ClientFloor | None = None
         self._steady: float | None = None
+        self._warmed = 0
+        self._warmups: int | None = None
+        self._warmup_elapsed_s = 0.0
         self._begin()
 
     def _begin(self) -> None:
@@ -320,6 +323,10 @@ class _LiveState:
         elif kind == "floor":
             capacity = float(event["capacity_tokens_per_s"])
             self._floor = ClientFloor(0, float(event["added_ttft_s"]), capacity, 1.0 / capacity)
+        elif kind == "warming":
+            self._warmed = int(event["done"])
+            self._warmups = int(event["total"])
+            self._warmup_elapsed_s = float(event["elapsed_s"])
         elif kind == "start":
             self._begin()
             self.started_s = float(event["started_s"])
@@ -375,6 +382,10 @@ class _LiveState:
         return (self._totals[-1][1] - self._tokens_at(since)) / width if width > 0 else None
 
     def _remaining(self) -> float | None:
+        if self.state == "warming-up":
+            if not self._warmups or not self._warmed:
+                return None
+            return self._warmup_elapsed_s / self._warmed * max(0, self._warmups - self._warmed)
         finished = self._ok + sum(self._failures.values())
         if self._total and finished:
             return self._elapsed_s / finished * max(0, self._total - finished)
@@ -401,7 +412,7 @@ class _LiveState:
             failed=sum(self._failures.values()),
             in_flight=self._in_flight,
             elapsed_s=self._elapsed_s,
-            remaining_s=self._remaining() if self.state == "running" else None,
+            remaining_s=self._remaining() if self.state in ("warming-up", "running") else None,
             ttft=ttft,
             tpot=self._tpot.read(),
             e2e=self._e2e.read(),
@@ -418,4 +429,7 @@ class _LiveState:
             phase=self.phase,
             steps=tuple(self.steps),
             started_s=self.started_s,
+            warmup_done=self._warmed,
+            warmup_total=self._warmups,
+            warmup_elapsed_s=self._warmup_elapsed_s,
         )

@@ -69,6 +69,7 @@ class _Event(msgspec.Struct):
     started_s: float | None = None
     lag_p99_s: float | None = None
     reconnects: int = 0
+    warmed: int = 0
     records: list[RequestRecord] = []
     warmups: list[RequestRecord] = []
     what: str = ""
@@ -133,6 +134,11 @@ class ShardedDriver:
     def warmup_records(self) -> Sequence[RequestRecord]:
         """See `Driver`."""
         return self._warmups
+
+    @property
+    def warmed(self) -> int:
+        """See `Driver`."""
+        return sum(child.last.warmed for child in self._children)
 
     @property
     def reconnects(self) -> int:
@@ -271,6 +277,7 @@ class ShardProcess:
             started_s=self._driver.started_s,
             lag_p99_s=self._lag.p99(),
             reconnects=self._driver.reconnects,
+            warmed=self._driver.warmed,
             records=fresh,
             **fields,
         )

@@ -59,6 +59,11 @@ class Driver(Protocol):
         ...
 
     @property
+    def warmed(self) -> int:
+        """Warm-up requests of the stage that have been answered so far."""
+        ...
+
+    @property
     def reconnects(self) -> int:
         """Requests sent again because a kept connection was dead."""
         ...
@@ -137,6 +142,11 @@ class LocalDriver:
     def warmup_records(self) -> Sequence[RequestRecord]:
         """See `Driver`."""
         return [] if self._stage is None else self._stage.warmup_records
+
+    @property
+    def warmed(self) -> int:
+        """See `Driver`."""
+        return len(self.warmup_records)
 
     @property
     def reconnects(self) -> int:

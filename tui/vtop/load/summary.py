@@ -117,6 +117,13 @@ def progress_line(progress: LoadProgress, width: int = 100) -> str:
         share = progress.finished / progress.total
     elif progress.remaining_s is not None and progress.elapsed_s + progress.remaining_s > 0:
         share = progress.elapsed_s / (progress.elapsed_s + progress.remaining_s)
+    if progress.state == "warming-up" and progress.warmup_total:
+        filled = round(_BAR * progress.warmup_done / progress.warmup_total)
+        parts = [f"[{'#' * filled}{'.' * (_BAR - filled)}]"]
+        parts.append(f"warming up {progress.warmup_done}/{progress.warmup_total}")
+        if progress.remaining_s is not None:
+            parts.append(f"{units.elapsed(progress.remaining_s)} left")
+        return " ".join(parts)[:width]
     if progress.state in ("preparing", "warming-up"):
         return f"{progress.state.replace('-', ' ')} {progress.message}".strip()[:width]
     filled = round(_BAR * min(1.0, share or 0.0))

@@ -337,6 +337,7 @@ class Worker:
 
     async def _tick(self, driver: Driver, shape: Shape) -> None:
         announced = False
+        began_s = monotonic()
         # With thousands of streams a look at each costs more than it tells.
         period = TICK_S if shape.streams <= 512 else 0.25
         while True:
@@ -356,6 +357,8 @@ class Worker:
                     self._state("running")
             if announced:
                 self._send_tick(driver)
+            elif shape.warmup:
+                self._channel.send("warming", done=driver.warmed, total=shape.warmup, elapsed_s=monotonic() - began_s)
 
     def _send_tick(self, driver: Driver) -> None:
         points, self._points = self._points, []

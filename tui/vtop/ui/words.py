@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from vtop import units
+from vtop.contract import CompareProgress
+from vtop.load.progress import LoadProgress
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.telemetry.snapshot import Bandwidth, GpuReading, ServerView, Snapshot
 from vtop.vllm.reading import EngineReading, Latency, Quantile
@@ -149,6 +151,37 @@ def ago(wall_s: float, now_wall_s: float) -> str:
     if seconds < 86400:
         return f"{seconds / 3600:.0f} h ago"
     return f"{seconds / 86400:.0f} d ago"
+
+
+def load_sentence(progress: LoadProgress) -> str:
+    """How far a load test is: `Load test: warming up 3 of 8, 0:12 left`."""
+    left = f", {units.elapsed(progress.remaining_s)} left" if progress.remaining_s is not None else ""
+    if progress.state == "preparing":
+        return f"Load test: {progress.message or 'preparing'}."
+    if progress.state == "warming-up":
+        count = f" {progress.warmup_done} of {progress.warmup_total}" if progress.warmup_total else ""
+        return f"Load test: warming up{count}{left}."
+    total = f" of {progress.total}" if progress.total else ""
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    return f"Load test: {progress.finished}{total} requests{failed}{left}."
+
+
+def compare_sentence(progress: CompareProgress) -> str:
+    """How far a comparison is: `Comparison: 3 of 9 runs, fp8 loading 41 of 64, about 4:10 left`."""
+    done = sum(step.state in ("done", "failed") for step in progress.steps)
+    text = f"Comparison: {done} of {len(progress.steps)} runs"
+    now = next((step for step in progress.steps if step.state not in ("done", "failed", "waiting")), None)
+    if now is not None:
+        text += f", {now.preset} {now.state.replace('-', ' ')} {now.detail}".rstrip()
+    left = compare_left_s(progress)
+    return text + (f", about {units.elapsed(left)} left." if left is not None else ".")
+
+
+def compare_left_s(progress: CompareProgress) -> float | None:
+    """Seconds that a running comparison will still take, by what its runs took so far; None where nothing is known."""
+    if progress.state != "running" or not progress.expected_s:
+        return None
+    return max(0.0, progress.expected_s - progress.elapsed_s)
 
 
 def step_through(options: Sequence[Chosen], now: Chosen, by: int = 1) -> Chosen:

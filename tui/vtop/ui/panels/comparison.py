@@ -9,6 +9,7 @@ from vtop.contract import CompareProgress, CompareRow, CompareStep
 from vtop.ui.charts.bars import bar
 from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Field, Line, cut, field, pack, table, wrap
+from vtop.ui.words import compare_left_s
 
 STATES = ("starting", "warming-up", "loading", "stopping")
 WORDS = {"starting": "start", "warming-up": "warm up", "loading": "load", "stopping": "stop"}
@@ -28,8 +29,8 @@ def progress_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list
     line = Line(" ")
     line.join(bar(done / total if total else 0.0, min(40, max(10, width // 3)), glyphs))
     fields = [field(f"{done} of {total} runs", "strong"), field(units.elapsed(progress.elapsed_s), "", 5)]
-    if progress.expected_s and progress.state == "running":
-        left = max(0.0, progress.expected_s - progress.elapsed_s)
+    left = compare_left_s(progress)
+    if left is not None:
         fields.append(field(f"about {units.elapsed(left)} left", "dim", 4))
     if progress.state != "running":
         fields.append(field(progress.state, "good" if progress.state == "finished" else "warn", 6))

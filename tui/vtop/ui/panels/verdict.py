@@ -35,6 +35,8 @@ def verdict_rows(
 
 def _sentences(snapshot: Snapshot, server: ServerView | None, view: View) -> tuple[str, str, str]:
     if server is None:
+        if view.load_line:
+            return view.load_line, "", "strong"
         return (
             "Nothing runs yet.",
             "s starts a server from a preset · c compares presets · ? helps.",
@@ -50,7 +52,11 @@ def _sentences(snapshot: Snapshot, server: ServerView | None, view: View) -> tup
             advice = f"{remedy.text}  f applies it and starts again." if remedy.overrides else remedy.text
         return status.diagnosis.headline, advice or "g opens the log at the line.", "bad"
     if status.state is ServerState.STARTING:
-        return status.progress.text.capitalize() if status.progress else "Starting.", "g shows the log.", "warn"
+        return (
+            status.progress.text.capitalize() if status.progress else "Starting.",
+            view.load_line or "g shows the log.",
+            "warn",
+        )
     if status.state in (ServerState.STOPPED, ServerState.STOPPING, ServerState.LOST):
         words = {
             ServerState.STOPPED: "Stopped.",

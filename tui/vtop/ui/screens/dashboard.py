@@ -19,6 +19,7 @@ from vtop.ui.panels.large import large_numbers
 from vtop.ui.panels.latency import chart_spec, chart_title, empty_chart, numbers_strip
 from vtop.ui.panels.servers import rows_wanted, server_rows
 from vtop.ui.panels.verdict import verdict_rows
+from vtop.ui.words import compare_sentence, load_sentence
 
 CHART_IDS = ("chart-ttft", "chart-tpot", "chart-output")
 
@@ -62,14 +63,11 @@ class Dashboard(Page):
         progress = app.service.load_progress()
         line = ""
         if progress is not None and app.load_running():
-            total = f" of {progress.total}" if progress.total else ""
-            failed = f", {progress.failed} failed" if progress.failed else ""
-            line = f"Load test: {progress.finished}{total} requests{failed}.  l shows it."
+            line = f"{load_sentence(progress)}  l shows it."
         elif app.compare_running():
             comparison = app.service.compare_progress()
             if comparison is not None:
-                done = sum(step.state == "done" for step in comparison.steps)
-                line = f"Comparison: {done} of {len(comparison.steps)} runs done.  c shows it."
+                line = f"{compare_sentence(comparison)}  c shows it."
         app.view.load_line = line
         return line
 

@@ -49,15 +49,19 @@ def headline(progress: LoadProgress, width: int, glyphs: Glyphs) -> list[Line]:
         fields.append(field(progress.phase, "second", 5))
     first = Line(" ").join(pack(fields, width - 2, 3))
     share = None
-    if progress.total:
+    elapsed_s = progress.elapsed_s
+    if progress.state == "warming-up":
+        share = progress.warmup_done / progress.warmup_total if progress.warmup_total else 0.0
+        elapsed_s = progress.warmup_elapsed_s
+    elif progress.total:
         share = progress.finished / progress.total
     elif progress.request.duration_s:
         share = min(1.0, progress.elapsed_s / progress.request.duration_s)
     left = f"{units.elapsed(progress.remaining_s)} left" if progress.remaining_s is not None else ""
-    right = Line(f"{units.elapsed(progress.elapsed_s)}", "").add(f"  {left} " if left else " ", "dim")
+    right = Line(f"{units.elapsed(elapsed_s)}", "").add(f"  {left} " if left else " ", "dim")
     words = {
-        "preparing": "Preparing: checking the server and this client",
-        "warming-up": "Warming up: these requests are not counted",
+        "preparing": f"Preparing: {progress.message or 'checking the server and this client'}",
+        "warming-up": warm_up_words(progress),
         "running": "Running",
         "stopping": "Stopping",
         "finished": "Finished",
@@ -73,6 +77,24 @@ def headline(progress: LoadProgress, width: int, glyphs: Glyphs) -> list[Line]:
     if progress.message and progress.state in ("failed", "cancelled", "stopping"):
         rows += [Line(" ").join(line) for line in wrap(progress.message, width - 2, "bad")][:2]
     return rows
+
+
+def warm_up_words(progress: LoadProgress) -> str:
+    """How far the warm-up is, and that it is not the test yet."""
+    if not progress.warmup_total:
+        return "Warming up: these requests are not counted"
+    return f"Warming up {progress.warmup_done} of {progress.warmup_total}, not counted"
+
+
+def empty_rows(progress: LoadProgress, width: int, height: int) -> list[Line]:
+    """Why there is no chart yet, in its middle."""
+    waiting = progress.state in ("preparing", "warming-up")
+    text = "begins after the warm-up" if waiting else "no request has finished yet"
+    if progress.state in ("finished", "cancelled", "failed"):
+        text = "no request was answered"
+    if width < len(text) + 2 or height < 1:
+        return []
+    return [Line()] * ((height - 1) // 2) + [Line(" " * ((width - len(text)) // 2)).add(text, "dim")]
 
 
 def client_rows(progress: LoadProgress, server: ServerView | None, width: int) -> list[Line]:
@@ -244,6 +266,8 @@ class LoadScreen(Page):
         spec = chart_specs(progress, width, height - 3)[chosen]
         if spec is not None:
             rows += self._charts[chosen].render(spec, glyphs)
+        else:
+            rows += empty_rows(progress, width, height - 3)
         return rows[: max(0, height)]
 
     def _three(
@@ -254,7 +278,9 @@ class LoadScreen(Page):
         for index in range(3):
             tall = each if index < 2 else height - 2 * each
             spec = chart_specs(progress, width - NUMBER_CELLS, tall)[index]
-            drawn = self._charts[index].render(spec, glyphs) if spec is not None else []
+            drawn = self._charts[index].render(spec, glyphs) if spec is not None else None
+            if drawn is None:
+                drawn = empty_rows(progress, width - NUMBER_CELLS, tall)
             for y in range(tall):
                 left = numbers[index][y] if y < len(numbers[index]) else Line()
                 row = Line(" ").join(left).fit(NUMBER_CELLS)
