@@ -227,6 +227,30 @@ def test_a_late_load_generator_spoils_ttft_only() -> None:
     assert row.tpot_verdict.startswith("no difference")
 
 
+def test_a_late_load_generator_does_not_hide_what_its_lag_cannot_have_made() -> None:
+    """645 ms against 76 ms with a client that was 11 ms late is faster; 80 ms against 76 ms cannot be known."""
+
+    def runs(ttft_s: float, **changes: object) -> list[LoadResult]:
+        spread = (0.99, 1.0, 1.01)
+        return [
+            replace(run, ttft=replace(run.ttft, p50=ttft_s * share), **changes)  # type: ignore[arg-type]
+            for run, share in zip(three(600), spread, strict=True)
+        ]
+
+    late = {"client_bound": True, "loop_lag_p99_s": 0.011}
+    row = against(configuration("a", *runs(0.645)), configuration("b", *runs(0.076, **late)))
+    assert row.ttft_verdict == "faster"
+    assert any("late by up to 11 ms" in note and "even with that taken off" in note for note in row.notes)
+    near = against(configuration("a", *runs(0.080, **late)), configuration("b", *runs(0.076)))
+    assert near.ttft_verdict.startswith("not comparable: first row: the load generator was late")
+
+
+def test_the_first_row_is_the_first_row_even_with_a_late_load_generator() -> None:
+    first, _ = compare_rows([configuration("a", *three(600, client_bound=True)), configuration("b", *three(700))])
+    assert first.ttft_verdict == "first row"
+    assert any("was late" in note for note in first.notes)
+
+
 def test_a_change_of_the_vllm_version_is_marked_and_both_are_named() -> None:
     first, row = compare_rows(
         [configuration("a", *three(600, version="0.10.2")), configuration("b", *three(700, version="0.12.0"))]

@@ -103,7 +103,8 @@ def _judge_client(run: LoadResult, number: int, found: Findings) -> None:
     if capacity and output and output > CAPACITY_SHARE * capacity:
         found.reasons.append(f"the load generator was the bottleneck in round {number}")
     elif run.client_bound:
-        found.ttft_reasons.append(f"the load generator was late in round {number}, which lengthens TTFT")
+        lag = f" by up to {run.loop_lag_p99_s * 1e3:.0f} ms (P99)" if run.loop_lag_p99_s else ""
+        found.ttft_reasons.append(f"the load generator was late{lag} in round {number}, which lengthens TTFT")
 
 
 def findings_between(base: Configuration, other: Configuration) -> Findings:

@@ -99,6 +99,13 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
         reasons.append(drift)
     if own.failure:
         reasons.insert(0, own.failure)
+    ttft_verdict = _verdict(ttft, reasons, first, higher_is_better=False)
+    if ttft_reasons and ttft_verdict in (FASTER, SLOWER) and _holds_without_lag(base, own, ttft_verdict):
+        notes.append(f"{ttft_reasons[0]}; TTFT is {ttft_verdict} even with that taken off")
+    elif ttft_reasons and not first:
+        ttft_verdict = _verdict(ttft, reasons + ttft_reasons, first, higher_is_better=False)
+    elif ttft_reasons:
+        notes.append(ttft_reasons[0])
     notes += [f"also: {reason}" for reason in reasons[1:]]
     guessed = _guessing(own, runs)
     row = CompareRow(
@@ -129,7 +136,7 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
         guessed_share=guessed.guessed_share if guessed else None,
         tokens_per_step=guessed.tokens_per_step if guessed else None,
         verdict=_verdict(output, reasons, first, higher_is_better=True),
-        ttft_verdict=_verdict(ttft, reasons + ttft_reasons, first, higher_is_better=False),
+        ttft_verdict=ttft_verdict,
         tpot_verdict=_verdict(tpot, reasons, first, higher_is_better=False),
         ttft_ratio=ttft.ratio,
         ttft_ratio_low=ttft.low,
@@ -204,6 +211,28 @@ def _ratio(base: Configuration, own: Configuration, value: Value) -> _Ratio:
     known = [(one, two) for one, two in pairs if one is not None and two is not None]
     interval = paired_ratio([one for one, _ in known], [two for _, two in known])
     return _NO_RATIO if interval is None else _Ratio(interval.ratio, interval.low, interval.high)
+
+
+def _holds_without_lag(base: Configuration, own: Configuration, verdict: str) -> bool:
+    """Whether the verdict on TTFT stays when either side alone is spared its client's loop lag (P99).
+
+    A late client can only lengthen a TTFT, by up to its lag: where the verdict outlives both corrections, lateness is
+    not what made it.
+    """
+
+    def spared(side: Configuration) -> Configuration:
+        runs = {
+            number: replace(run, ttft=replace(run.ttft, p50=max(run.ttft.p50 - (run.loop_lag_p99_s or 0.0), 1e-6)))
+            for number, run in side.runs.items()
+            if run.ttft.p50 is not None
+        }
+        return replace(side, runs=runs)
+
+    both = ((spared(base), own), (base, spared(own)))
+    return all(
+        _verdict(_ratio(one, two, lambda run: run.ttft.p50), (), first=False, higher_is_better=False) == verdict
+        for one, two in both
+    )
 
 
 def _geometric_mean(values: Sequence[float]) -> float | None:
