@@ -151,11 +151,6 @@ def test_two_sources_are_not_mixed() -> None:
     assert said.bound == "unknown"
 
 
-def test_a_lost_gpu_is_left_out() -> None:
-    said = verdict(view(gpu_uuids=("GPU-a", "GPU-b")), [gpu(), gpu(uuid="GPU-b", percent=0.0, lost=True)], facts())
-    assert said.bound == "bandwidth"
-
-
 def test_with_several_gpus_and_no_match_it_abstains() -> None:
     said = verdict(view(gpu_uuids=None), [gpu(), gpu(uuid="GPU-b")], facts())
     assert said.bound == "unknown" and "which GPU" in said.headline
@@ -222,3 +217,35 @@ def test_a_stale_tpot_is_not_compared_with_the_floor_of_now() -> None:
 def test_a_scrape_that_failed_says_why() -> None:
     broken = replace(view(), scrape=ScrapeStatus("needs-key", "needs an API key"))
     assert verdict(broken, [gpu()], facts()).headline == "Cannot tell: needs an API key."
+
+
+def test_a_lost_gpu_is_said_before_anything_else_and_never_read_as_idle() -> None:
+    gone = gpu(util=0.0, lost=True, age_s=12.0, missing={"lost": "it fell off the bus"})
+    for reading in (engine(), engine(running=0.0, generation_tokens_per_s=0.0), engine(waiting=9.0, kv_usage_max=1.0)):
+        said = verdict(view(reading), [gone, gpu(uuid="GPU-b", index=1)], facts())
+        assert (said.bound, said.headline) == (
+            "unknown",
+            "Cannot tell: GPU 0, which this server uses, is lost: it fell off the bus.",
+        )
+
+
+def test_a_server_elsewhere_is_not_judged_by_this_machines_gpu() -> None:
+    here = gpu(uuid="GPU-here")
+    assert verdict(view(gpu_uuids=None), [here], facts()).bound == "bandwidth"
+    said = verdict(view(gpu_uuids=None, host="gpu-7", gpu_reason="they are in another machine"), [here], facts())
+    assert said.bound == "unknown"
+    assert said.headline.startswith("Cannot tell: which GPU it uses is not known (they are in another machine).")
+    assert verdict(view(gpu_uuids=None, host="gpu-7"), [here, gpu(host="gpu-7")], facts()).bound == "bandwidth"
+
+
+def test_without_any_gpu_it_says_so_and_a_cpu_build_says_what_it_is() -> None:
+    said = verdict(view(gpu_uuids=None, gpu_reason="it was started by somebody else"), [], facts())
+    assert said.headline.startswith("Cannot tell: no GPU is read here.")
+    said = verdict(view(gpu_uuids=None, version="0.32.0+cpu", gpu_reason="it runs on the CPU"), [gpu()], facts())
+    assert said.headline.startswith("Cannot tell: it runs on the CPU.")
+
+
+def test_without_rates_the_verdict_repeats_why_there_are_none() -> None:
+    reading = engine(window_s=0.0, missing={"generation_tokens_per_s": "several servers answer in turn"})
+    said = verdict(view(reading), [gpu()], facts())
+    assert said.headline == "Cannot tell: several servers answer in turn."

@@ -11,6 +11,7 @@ import pytest
 
 from telemetry_gpu.fake_nvml import H100, RTX_4090, LoadedFakeNvml, board, uuid_of
 from vtop.clock import FakeClock, SystemClock
+from vtop.telemetry.gpu import dcgm
 from vtop.telemetry.gpu.dcgm import DEADLINE_S, PAUSE_AFTER_FAILURE_S, STALE_S, DcgmExporter, DcgmOverlay, DcgmSource
 from vtop.telemetry.gpu.nvml import NvmlSource
 
@@ -104,7 +105,7 @@ def test_overlay_fills_in_where_nvml_measures_no_bandwidth(
     old = {**RTX_4090, "name": "NVIDIA A100-SXM4-80GB", "clock_mem": 1593, "clock_mem_max": 1593, "bus_width": 5120}
     nvml.say([board(0, old), board(1, H100), board(2, old)], gpm_min_ms=0)
     exporter.body += f"DCGM_FI_PROF_DRAM_ACTIVE{labels(1, uuid_of(1), 'NVIDIA H100')} 0.99\n"
-    source = DcgmOverlay(NvmlSource(clock), DcgmExporter(exporter.url, clock))
+    source = DcgmOverlay(NvmlSource(clock), DcgmExporter(exporter.url, clock), clock)
     source.open()
     clock.advance(0.5)
     measured, own, unknown = source.read().gpus
@@ -118,11 +119,44 @@ def test_overlay_fills_in_where_nvml_measures_no_bandwidth(
 
 def test_overlay_of_another_hosts_exporter_is_named(nvml: LoadedFakeNvml, exporter: Exporter, clock: FakeClock) -> None:
     nvml.say([board(0, RTX_4090, uuid="GPU-elsewhere")])
-    source = DcgmOverlay(NvmlSource(clock), DcgmExporter(exporter.url, clock))
+    source = DcgmOverlay(NvmlSource(clock), DcgmExporter(exporter.url, clock), clock)
     source.open()
     frame = source.read()
     source.close()
     assert frame.status.available and "knows none of these GPUs" in frame.status.message
+    assert [gpu.uuid for gpu in frame.gpus] == ["GPU-elsewhere"]
+
+
+def test_gpus_of_another_machine_stand_beside_this_ones_and_say_where_they_are(
+    nvml: LoadedFakeNvml, exporter: Exporter, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dcgm, "is_here", lambda host: False)
+    nvml.say([board(0, H100, uuid="GPU-mine")], gpm_min_ms=0)
+    source = DcgmOverlay(NvmlSource(clock), DcgmExporter(exporter.url, clock), clock)
+    source.open()
+    frame = source.read()
+    source.close()
+    assert [(gpu.uuid, gpu.host) for gpu in frame.gpus if gpu.mig_parent is None] == [
+        ("GPU-mine", ""),
+        (uuid_of(0), "127.0.0.1"),
+    ]
+    assert frame.gpus[1].bandwidth is not None and frame.gpus[1].bandwidth.source == "dcgm"
+    assert frame.status.message == ""
+
+
+def test_an_exporter_shows_gpus_where_nvml_shows_none(
+    nvml: LoadedFakeNvml, exporter: Exporter, clock: FakeClock
+) -> None:
+    nvml.say([], init_err=12)
+    source = DcgmOverlay(NvmlSource(clock), DcgmExporter(exporter.url, clock), clock, {"*": 1e12})
+    source.open()
+    frame = source.read()
+    source.close()
+    assert frame.status.available and "dcgm-exporter at 127.0.0.1:" in frame.status.message
+    assert [gpu.uuid for gpu in frame.gpus if gpu.mig_parent is None] == [uuid_of(0)]
+    bandwidth = frame.gpus[0].bandwidth
+    assert bandwidth is not None and (bandwidth.source, bandwidth.peak_source) == ("dcgm", "user")
+    assert bandwidth.bytes_per_s == pytest.approx(0.64e12)
 
 
 @pytest.mark.parametrize(

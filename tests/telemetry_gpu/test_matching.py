@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from vtop.telemetry.gpu.matching import free_gpus, match_gpus, shortage
+from vtop.servers.status import ServerState, ServerStatus
+from vtop.telemetry.gpu.matching import free_gpus, gpus_of, is_here, match_gpus, shortage
 from vtop.telemetry.snapshot import GpuProcess, GpuReading
 
 GIB = 2**30
@@ -147,3 +150,39 @@ def test_shortage_cannot_be_told_without_figures() -> None:
     hidden = gpu(0, memory_used_bytes=79 * GIB, processes=None)
     found = shortage([hidden], [hidden.uuid], 0.9)
     assert found is not None and found.holders is None and "does not show" in found.text
+
+
+def server(host: str = "127.0.0.1", **more: object) -> ServerStatus:
+    return ServerStatus("s", f"http://{host}:8000", ServerState.FOREIGN, host=host, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", ["", "localhost", "127.0.0.1", "127.0.1.1", "::1", "[::1]", "0.0.0.0", "LOCALHOST"])
+def test_names_of_this_machine(host: str) -> None:
+    assert is_here(host)
+
+
+def test_this_machines_own_name_and_nobody_elses() -> None:
+    assert is_here(socket.gethostname())
+    assert not is_here("gpu-7.example.net")
+    assert not is_here("192.0.2.7"), "an address that is kept for examples"
+
+
+def test_a_server_on_another_machine_does_not_get_the_only_gpu_of_this_one() -> None:
+    assert gpus_of(server(), ONE) == tuple(ONE)
+    assert gpus_of(server("gpu-7"), ONE) == ()
+
+
+def test_a_server_on_another_machine_gets_the_only_gpu_that_an_exporter_shows_there() -> None:
+    there = gpu(0, uuid="GPU-there", host="gpu-7")
+    assert gpus_of(server("gpu-7"), [*ONE, there]) == (there,)
+    assert gpus_of(server("GPU-7"), [*ONE, there]) == (there,)
+    assert gpus_of(server(), [*ONE, there]) == tuple(ONE), "and does not take this machine's away"
+    assert gpus_of(server("gpu-8"), [*ONE, there]) == ()
+    assert gpus_of(server("gpu-7"), [there, gpu(1, uuid="GPU-two", host="gpu-7")]) == ()
+
+
+def test_known_gpus_are_taken_by_uuid_lost_ones_too_and_a_cpu_build_has_none() -> None:
+    lost = gpu(2, lost=True)
+    assert gpus_of(server(gpu_uuids=(lost.uuid,)), [*FOUR[:2], lost]) == (lost,)
+    assert gpus_of(server(gpu_uuids=()), ONE) == ()
+    assert gpus_of(server(version="0.32.0+cpu"), ONE) == ()

@@ -22,6 +22,16 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def visible(text: str) -> str:
+    r"""The text on one line: what moves a cursor or colours a terminal is written out (`\n`, `\x1b`)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or (c.isspace() and c not in _BREAKS) else repr(c)[1:-1] for c in text)
+
+
+_BREAKS = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+
+
 def table(rows: Sequence[Sequence[str]], heading: Sequence[str] | None = None, right: Sequence[int] = ()) -> str:
     """Columns padded to their width.
 
@@ -31,7 +41,7 @@ def table(rows: Sequence[Sequence[str]], heading: Sequence[str] | None = None, r
         right: indices of columns that hold numbers.
     """
     every = [list(heading)] if heading else []
-    every += [list(row) for row in rows]
+    every += [[visible(cell) for cell in row] for row in rows]
     if not every:
         return ""
     widths = [max(len(row[column]) for row in every) for column in range(len(every[0]))]

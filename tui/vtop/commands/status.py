@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 
 from vtop import units
-from vtop.commands.console import say, say_json, table
+from vtop.commands.console import say, say_json, table, visible
 from vtop.commands.session import options_from, with_service
+from vtop.servers.status import ServerStatus
 from vtop.service import VtopService
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
 from vtop.telemetry.to_json import snapshot_to_json
-from vtop.vllm.reading import Latency
+from vtop.vllm.reading import EngineReading, Latency
 
 DEFAULT_WINDOW_S = 2.0
 """Long enough for a rate, short enough for a prompt."""
@@ -20,15 +21,20 @@ def _latency(latency: Latency | None) -> str:
     return units.DASH if latency is None else units.duration(latency.mean_s)
 
 
-def _server_row(view: ServerView) -> tuple[str, ...]:
-    status, engine = view.status, view.engine
+def _server_rows(view: ServerView) -> list[tuple[str, ...]]:
+    """One row a model: figures of two models are never one figure."""
+    status = view.status
     state = status.state.value.upper() + (" SIMULATED" if status.simulated else "")
-    if engine is None:
-        return (status.name, state, status.model or units.DASH, status.url, *[units.DASH] * 6)
+    if not view.engines:
+        return [(status.name, state, status.model or units.DASH, status.url, *[units.DASH] * 6)]
+    return [(status.name, state, *_engine_cells(engine, status)) for engine in view.engines]
+
+
+def _engine_cells(engine: EngineReading, status: ServerStatus) -> tuple[str, ...]:
+    model = engine.model_name or status.model or units.DASH
     return (
-        status.name,
-        state,
-        engine.model_name,
+        # Another server's own figures must not pass for vLLM's.
+        model if engine.server_kind == "vllm" else f"{model} ({engine.server_kind})",
         status.url,
         units.count(engine.running),
         units.count(engine.waiting),
@@ -48,7 +54,10 @@ def _gpu_row(gpu: GpuReading) -> tuple[str, ...]:
         dram = " ".join(part for part in (units.percent_of_100(bandwidth.percent), amount, label) if part)
     return (
         str(gpu.index),
-        gpu.name + (" LOST" if gpu.lost else "") + (" SIMULATED" if gpu.simulated else ""),
+        gpu.name
+        + (f" in {gpu.host}" if gpu.host else "")
+        + (" LOST" if gpu.lost else "")
+        + (" SIMULATED" if gpu.simulated else ""),
         dram,
         units.percent_of_100(gpu.gpu_util_percent),
         f"{units.gib(gpu.memory_used_bytes)} / {units.gib(gpu.memory_total_bytes)}",
@@ -67,7 +76,8 @@ def describe(snapshot: Snapshot) -> str:
         f"{snapshot.host.hostname} · window {snapshot.window_s:g} s" + (" · SIMULATED" if snapshot.simulated else "")
     ]
     if snapshot.servers:
-        lines.append(table([_server_row(view) for view in snapshot.servers], _SERVER_HEADING, right=(4, 5, 6, 7, 8, 9)))
+        rows = [row for view in snapshot.servers for row in _server_rows(view)]
+        lines.append(table(rows, _SERVER_HEADING, right=(4, 5, 6, 7, 8, 9)))
     else:
         lines.append("no servers; `vtop presets` lists what can be started")
     for view in snapshot.servers:
@@ -75,9 +85,9 @@ def describe(snapshot: Snapshot) -> str:
         if view.status.diagnosis is not None:
             remarks.insert(0, view.status.diagnosis.headline)
             remarks += [f"Try: {remedy.text}" for remedy in view.status.diagnosis.remedies[:1]]
-        if view.verdict is not None:
+        if view.verdict is not None and view.scrape.state == "ok":
             remarks += [view.verdict.headline, view.verdict.suggestion]
-        lines += [f"  {view.status.name}: {text}" for text in remarks if text]
+        lines += [f"  {view.status.name}: {visible(text)}" for text in remarks if text]
     if snapshot.gpus:
         lines.append(table([_gpu_row(gpu) for gpu in snapshot.gpus], _GPU_HEADING))
     elif snapshot.gpu_status.message:

@@ -11,6 +11,7 @@ from vtop.load.progress import LoadProgress
 from vtop.roofline import decode_cost
 from vtop.service.remembering import recall_preset
 from vtop.setups import setup_for
+from vtop.telemetry.gpu.matching import gpus_of
 from vtop.telemetry.snapshot import GpuReading, ServerView, Verdict
 from vtop.telemetry.verdict import ServerFacts, facts_for_spec, verdict
 
@@ -52,10 +53,7 @@ class Judge:
         return ServerFacts(setup=setup, card=card)
 
     def _card(self, view: ServerView, gpus: Sequence[GpuReading]) -> Card | None:
-        wanted = view.status.gpu_uuids
-        own = [gpu for gpu in gpus if wanted is not None and gpu.uuid in wanted]
-        if not own and wanted is None and len(gpus) == 1:
-            own = list(gpus)
+        own = gpus_of(view.status, gpus)
         return find_card(own[0].name) if own else None
 
     def bytes_per_s(self, view: ServerView, gpus: Sequence[GpuReading]) -> float | None:
@@ -72,7 +70,8 @@ class Judge:
         length = engine.speculation.mean_length if engine.speculation else None
         steps_per_s = engine.generation_tokens_per_s / (engine.running * (length or 1.0))
         context = engine.kv_usage * engine.kv_capacity_tokens / engine.running
-        return decode_cost(setup, engine.running, context).bytes * steps_per_s
+        # Each data-parallel engine has GPUs of its own, with its share of the requests.
+        return decode_cost(setup, engine.running / max(1, engine.engines), context).bytes * steps_per_s
 
     def _client_limit(self, view: ServerView) -> str:
         progress = self._load_progress()

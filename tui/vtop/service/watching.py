@@ -23,7 +23,7 @@ from vtop.service.judging import Judge
 from vtop.service.options import ServiceOptions
 from vtop.telemetry.gpu.dcgm import DcgmExporter, DcgmOverlay
 from vtop.telemetry.gpu.estimating import EstimatingSource
-from vtop.telemetry.gpu.matching import match_gpus
+from vtop.telemetry.gpu.matching import NOT_VERIFIED, gpus_there, is_here, match_gpus
 from vtop.telemetry.gpu.nvml import NvmlSource
 from vtop.telemetry.gpu.simulated import SimulatedGpuSource
 from vtop.telemetry.gpu.source import GpuFrame, GpuSource
@@ -97,14 +97,17 @@ class Watch:
     def gpu_frame(self) -> GpuFrame | None:
         """The newest GPU readings of this machine, or None where there are none yet."""
         snapshot = self._snapshot()
-        if snapshot is None or not snapshot.gpus or snapshot.gpu_status.simulated:
+        if snapshot is None or snapshot.gpu_status.simulated:
             return None
-        return GpuFrame(snapshot.gpu_status, snapshot.gpus)
+        gpus = gpus_there("", snapshot.gpus)
+        return GpuFrame(snapshot.gpu_status, gpus) if gpus else None
 
     def _with_gpus(self, status: ServerStatus) -> ServerStatus:
         """The GPUs of a server whose start did not say: by the driver's process list, or its own environment."""
         if status.gpu_uuids is None and "+cpu" in (status.version or ""):
             return replace(status, gpu_reason=ON_CPU)
+        if status.gpu_uuids is None and not is_here(status.host):
+            return self._with_gpus_elsewhere(status)
         frame = self.gpu_frame()
         if status.gpu_uuids is not None or status.simulated or frame is None or not status.pids:
             return status
@@ -116,6 +119,18 @@ class Watch:
             known = (match.uuids, match.reason)
             self._matched[key] = known
         return replace(status, gpu_uuids=known[0], gpu_reason=known[1])
+
+    def _with_gpus_elsewhere(self, status: ServerStatus) -> ServerStatus:
+        snapshot = self._snapshot()
+        there = gpus_there(status.host, snapshot.gpus if snapshot is not None else ())
+        if not there:
+            return replace(
+                status, gpu_reason="they are in another machine; --dcgm-url reads them from an exporter there"
+            )
+        if len(there) > 1:
+            reason = f"{NOT_VERIFIED}: it may use any of {len(there)} GPUs of {status.host}"
+            return replace(status, gpu_reason=reason)
+        return replace(status, gpu_uuids=(there[0].uuid,), gpu_reason="the only GPU there")
 
 
 def client_certificates(ca_file: str | None) -> ssl.SSLContext | bool:
@@ -182,7 +197,8 @@ def make_source(
     override = options.peak_bytes_per_s
     real: GpuSource = NvmlSource(clock, {"*": override} if override else None)
     if options.dcgm_url:
-        real = DcgmOverlay(real, DcgmExporter(options.dcgm_url, clock))
+        peaks = {"*": override} if override else None
+        real = DcgmOverlay(real, DcgmExporter(options.dcgm_url, clock), clock, peaks)
 
     def peak(name: str) -> tuple[float, str] | None:
         if override:

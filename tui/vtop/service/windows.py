@@ -9,7 +9,7 @@ from typing import Any
 from vtop.clock import Clock
 from vtop.load.progress import LoadProgress, LoadRequest
 from vtop.load.runner import LoadRunner
-from vtop.telemetry.gpu.matching import process_label
+from vtop.telemetry.gpu.matching import gpus_of, gpus_there, process_label
 from vtop.telemetry.scrape import Poller, ServerAccess
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
 from vtop.vllm.reading import EngineReading, Latency
@@ -211,11 +211,11 @@ class LoadWindows:
 
 
 def own_gpus(view: ServerView | None, gpus: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
-    """The GPUs of one server; all of them where there is only one and it cannot be known."""
-    wanted = view.status.gpu_uuids if view is not None else None
-    if wanted is None:
-        return gpus if len(gpus) == 1 else ()
-    return tuple(gpu for gpu in gpus if gpu.uuid in wanted)
+    """The GPUs of one server; the only one of this machine where no server is known."""
+    if view is None:
+        here = gpus_there("", gpus)
+        return here if len(here) == 1 else ()
+    return gpus_of(view.status, gpus)
 
 
 def strangers(gpus: Sequence[GpuReading], own_pids: Sequence[int]) -> list[str]:

@@ -82,6 +82,8 @@ class GpuReading:
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
+    host: str = ""
+    """Where it is, by the name under which its exporter is asked; "": in this machine."""
     lost: bool = False
     age_s: float = 0.0
     """Age of these values."""

@@ -10,8 +10,9 @@ from vtop.hardware import Card
 from vtop.model_shapes import UNQUANTIZED, quantization_named
 from vtop.presets import ServerSpec
 from vtop.roofline import Setup, StepCost, critical_batch, decode_cost, kv_bytes_per_token, step_time
-from vtop.servers.status import ServerState
+from vtop.servers.status import ServerState, ServerStatus
 from vtop.setups import setup_for_spec
+from vtop.telemetry.gpu.matching import gpus_of
 from vtop.telemetry.snapshot import GpuReading, ServerView, Verdict
 from vtop.vllm.reading import EngineReading
 
@@ -96,8 +97,8 @@ def verdict(
         return Verdict("unknown", f"Cannot tell: {refusal}.")
     engine = view.engine
     assert engine is not None
-    scene = _scene(view, engine, _own_gpus(view, gpus), facts)
-    answer = _judge(scene, client)
+    scene = _scene(view, engine, gpus_of(view.status, gpus), facts)
+    answer = _lost(scene) or _judge(scene, client, bool(gpus))
     return replace(answer, tpot_floor_s=scene.floor_s, terms=_terms(scene))
 
 
@@ -113,16 +114,17 @@ def _no_reading(view: ServerView) -> str:
     if engine.running is None or engine.waiting is None:
         return "it does not say how many requests run and wait"
     if engine.window_s <= 0:
-        return "not enough data yet"
+        return engine.missing.get("generation_tokens_per_s") or "not enough data yet"
     return ""
 
 
-def _own_gpus(view: ServerView, gpus: Sequence[GpuReading]) -> tuple[GpuReading, ...]:
-    usable = [gpu for gpu in gpus if not gpu.lost]
-    uuids = view.status.gpu_uuids
-    if uuids is not None:
-        return tuple(gpu for gpu in usable if gpu.uuid in uuids)
-    return tuple(usable) if len(usable) == 1 else ()
+def _lost(scene: _Scene) -> Verdict | None:
+    """A server whose GPU is gone may still answer /metrics for a while; its figures then mean nothing."""
+    gone = next((gpu for gpu in scene.gpus if gpu.lost), None)
+    if gone is None:
+        return None
+    why = gone.missing.get("lost", "it does not answer")
+    return Verdict("unknown", f"Cannot tell: GPU {gone.index}, which this server uses, is lost: {why}.")
 
 
 def _scene(view: ServerView, engine: EngineReading, gpus: tuple[GpuReading, ...], facts: ServerFacts) -> _Scene:
@@ -167,7 +169,7 @@ def _tpot(engine: EngineReading, running: float) -> float | None:
     return None
 
 
-def _judge(scene: _Scene, client: str) -> Verdict:
+def _judge(scene: _Scene, client: str, any_gpus: bool) -> Verdict:
     idle = scene.running == 0 and scene.waiting == 0
     if idle and not scene.engine.generation_tokens_per_s:
         return Verdict("idle", "Idle: no request is running.")
@@ -178,6 +180,8 @@ def _judge(scene: _Scene, client: str) -> Verdict:
     queued = _queue(scene)
     if queued is not None:
         return queued
+    if not scene.gpus:
+        return Verdict("unknown", f"Cannot tell: {_why_no_gpu(scene.view.status, any_gpus)}.{_floor_words(scene)}")
     return _gpu(scene)
 
 
@@ -253,10 +257,16 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def _why_no_gpu(status: ServerStatus, any_gpus: bool) -> str:
+    reason = status.gpu_reason.rstrip(".")
+    if "+cpu" in (status.version or "") and reason:
+        return reason
+    if not any_gpus:
+        return "no GPU is read here"
+    return "which GPU it uses is not known" + (f" ({reason})" if reason else "")
+
+
 def _gpu(scene: _Scene) -> Verdict:
-    if not scene.gpus:
-        reason = scene.view.status.gpu_reason or "it is not known which GPU this server uses"
-        return Verdict("unknown", f"Cannot tell: {reason.rstrip('.')}.{_floor_words(scene)}")
     bands = [gpu.bandwidth for gpu in scene.gpus if gpu.bandwidth is not None]
     sources = {band.source for band in bands}
     if not bands:

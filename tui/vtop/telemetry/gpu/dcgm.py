@@ -16,6 +16,7 @@ import httpx
 from vtop.clock import Clock
 from vtop.hardware import peak_bandwidth
 from vtop.telemetry.gpu.device import FULL_CLOCK_SHARE
+from vtop.telemetry.gpu.matching import is_here
 from vtop.telemetry.gpu.source import GpuFrame, GpuSource
 from vtop.telemetry.prometheus import PageParser
 from vtop.telemetry.snapshot import Bandwidth, GpuReading, GpuStatus
@@ -111,25 +112,33 @@ class DcgmExporter:
             rows = rows_of(self._parser, self._fetch())
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             cause = "no answer in time" if isinstance(error, httpx.TimeoutException) else str(error) or "no answer"
-            self.problem = f"dcgm-exporter at {self._shown()}: {cause}; check --dcgm-url"
+            self.problem = f"{self.title}: {cause}; check --dcgm-url"
             self._next_s = now_s + PAUSE_AFTER_FAILURE_S
         except ValueError as error:
-            self.problem = f"dcgm-exporter at {self._shown()}: {error}; check --dcgm-url"
+            self.problem = f"{self.title}: {error}; check --dcgm-url"
             self._next_s = now_s + PAUSE_AFTER_FAILURE_S
         else:
             self.rows, self.read_s, self.problem = rows, now_s, ""
             if rows and not any(row.ratio_percent(*_DRAM) is not None for row in rows.values()):
                 self.problem = (
-                    f"dcgm-exporter at {self._shown()} does not export DCGM_FI_PROF_DRAM_ACTIVE; "
+                    f"{self.title} does not export DCGM_FI_PROF_DRAM_ACTIVE; "
                     "add it to its counters file (needs a data-centre GPU, or GeForce from the 50 series)"
                 )
         if self._clock.monotonic() - self.read_s > STALE_S:
             self.rows = {}
 
-    def _shown(self) -> str:
-        """The address without credentials."""
+    @property
+    def host(self) -> str:
+        """The machine that it is asked at; "" for this one."""
+        host = urlsplit(self.url).hostname or ""
+        return "" if is_here(host) else host
+
+    @property
+    def title(self) -> str:
+        """What it is and where, without credentials."""
         split = urlsplit(self.url)
-        return f"{split.hostname or ''}:{split.port}" if split.port else split.hostname or self.url
+        place = f"{split.hostname or ''}:{split.port}" if split.port else split.hostname or ""
+        return f"dcgm-exporter at {place}"
 
     def _fetch(self) -> bytes:
         # The deadline is for all of it: a page that drips would satisfy every single read's time limit.
@@ -198,16 +207,27 @@ def _bandwidth(row: DcgmRow, peak: float | None, peak_source: str, clock_ok: boo
 
 
 class DcgmOverlay:
-    """Another source's readings, with DRAM, SM and tensor activity from an exporter where that source has none.
+    """This machine's GPUs and what an exporter says: about the same GPUs, by UUID, or about those of another machine.
+
+    Of GPUs that both see, DRAM, SM and tensor activity are the exporter's where the machine has none of its own.
 
     Args:
         source: the GPUs of this machine.
-        exporter: an exporter that sees the same GPUs.
+        exporter: an exporter here or elsewhere.
+        clock: ages of what only the exporter sees.
+        peak_override_bytes_per_s: see `NvmlSource`.
     """
 
-    def __init__(self, source: GpuSource, exporter: DcgmExporter) -> None:
+    def __init__(
+        self,
+        source: GpuSource,
+        exporter: DcgmExporter,
+        clock: Clock,
+        peak_override_bytes_per_s: Mapping[str, float] | None = None,
+    ) -> None:
         self._source = source
         self._exporter = exporter
+        self._elsewhere = DcgmSource(exporter, clock, peak_override_bytes_per_s)
 
     def open(self) -> None:
         """See `GpuSource.open`."""
@@ -218,15 +238,19 @@ class DcgmOverlay:
         frame = self._source.read()
         self._exporter.poll()
         gpus = tuple(self._laid_over(gpu) for gpu in frame.gpus)
+        others: tuple[GpuReading, ...] = ()
+        if self._exporter.host or not gpus:
+            known = {gpu.mig_parent or gpu.uuid for gpu in gpus}
+            others = tuple(gpu for gpu in self._elsewhere.read().gpus if (gpu.mig_parent or gpu.uuid) not in known)
         status = frame.status
         if self._exporter.problem:
             message = "; ".join(part for part in (status.message, self._exporter.problem) if part)
             status = replace(status, message=message)
+        elif others:
+            status = replace(status, available=True, message="" if gpus else f"GPUs by the {self._exporter.title}")
         elif gpus and not any((gpu.mig_parent or gpu.uuid, gpu.gpu_instance_id) in self._exporter.rows for gpu in gpus):
-            status = replace(
-                status, message=f"dcgm-exporter at {self._exporter.url} knows none of these GPUs (by UUID)"
-            )
-        return GpuFrame(status, gpus, frame.events)
+            status = replace(status, message=f"{self._exporter.title} knows none of these GPUs (by UUID)")
+        return GpuFrame(status, (*gpus, *others), frame.events)
 
     def _laid_over(self, gpu: GpuReading) -> GpuReading:
         row = self._exporter.rows.get((gpu.mig_parent or gpu.uuid, gpu.gpu_instance_id))
@@ -264,7 +288,7 @@ def _first(one: float | None, other: float | None) -> float | None:
 
 
 class DcgmSource:
-    """GPUs of another host, as an exporter there sees them.
+    """GPUs as an exporter sees them, of another machine or of this one.
 
     Args:
         exporter: which one.
@@ -321,6 +345,7 @@ class DcgmSource:
             pcie_tx_bytes_per_s=row.number(_PCIE_TX, 300e9),
             nvlink_rx_bytes_per_s=row.number(_NVLINK_RX, 4e12),
             nvlink_tx_bytes_per_s=row.number(_NVLINK_TX, 4e12),
+            host=self._exporter.host,
             mig_parent=row.uuid if instance else None,
             gpu_instance_id=row.gpu_instance_id,
             age_s=age_s,

@@ -8,10 +8,15 @@ where neither it nor a UUID tells, the answer is "not known" rather than a guess
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
+import psutil
+
+from vtop.servers.status import ServerStatus
 from vtop.telemetry.snapshot import GpuProcess, GpuReading
 from vtop.units import gib
 
@@ -27,6 +32,36 @@ class GpuMatch(NamedTuple):
     """None: it cannot be known; (): it has none."""
     reason: str
     """How that was found, or why it cannot be."""
+
+
+@lru_cache(maxsize=256)
+def is_here(host: str) -> bool:
+    """Whether a host name or address means this machine; names are compared, not looked up."""
+    name = host.strip("[]").lower()
+    if name in ("", "localhost", "::1", "::", "0.0.0.0") or name.startswith("127."):
+        return True
+    if name == socket.gethostname().lower():
+        return True
+    return any(name == address.address.lower() for each in psutil.net_if_addrs().values() for address in each)
+
+
+def gpus_there(host: str, gpus: Sequence[GpuReading]) -> tuple[GpuReading, ...]:
+    """The GPUs in the machine where a server answers."""
+    here = is_here(host)
+    return tuple(gpu for gpu in gpus if (gpu.host == "" if here else gpu.host.lower() == host.strip("[]").lower()))
+
+
+def gpus_of(status: ServerStatus, gpus: Sequence[GpuReading]) -> tuple[GpuReading, ...]:
+    """The GPUs of a server, lost ones too; none where it cannot be known which they are.
+
+    A server of which nothing is known is taken to use the one GPU of its machine, never one of another machine.
+    """
+    if status.gpu_uuids is not None:
+        return tuple(gpu for gpu in gpus if gpu.uuid in status.gpu_uuids)
+    if "+cpu" in (status.version or ""):
+        return ()
+    there = gpus_there(status.host, gpus)
+    return there if len(there) == 1 else ()
 
 
 def match_gpus(
