@@ -45,7 +45,6 @@ class ScrapeWindow:
         self._scrapes: deque[_Scrape] = deque()
         self._run = 0
         self._run_began_s = -math.inf
-        self._starts_met: dict[float, None] = {}
         self._drops: deque[float] = deque()
         self._turns_until_s = -math.inf
 
@@ -62,8 +61,6 @@ class ScrapeWindow:
             return
         if before is not None:
             self._watch_runs(before, at_s, layout, values)
-        else:
-            self._remember_start(layout, values)
         self._scrapes.append(_Scrape(at_s, layout, values, self._run))
         oldest = at_s - max(_KEEP_AT_LEAST_S, 2 * self.window_s)
         while len(self._scrapes) > 1 and (self._scrapes[0].at_s < oldest or len(self._scrapes) > _MOST_SCRAPES):
@@ -128,10 +125,9 @@ class ScrapeWindow:
         started = _process_start(layout, values)
         was = _process_start(before.layout, before.values)
         if started is not None and was is not None and started != was:
-            # A process never gets an older start back: if we met this one before, two servers take turns.
-            if started in self._starts_met:
+            # Whoever comes after a process is younger; an older one was there all along and takes turns with it.
+            if started < was:
                 self._turns_until_s = at_s + _TURNS_REMEMBERED_S
-            self._remember_start(layout, values)
             self._begin_run(at_s)
             return
         if _dropped(before, layout, values):
@@ -143,13 +139,6 @@ class ScrapeWindow:
     def _begin_run(self, at_s: float) -> None:
         self._run += 1
         self._run_began_s = at_s
-
-    def _remember_start(self, layout: Layout, values: array[float]) -> None:
-        started = _process_start(layout, values)
-        if started is not None:
-            self._starts_met[started] = None
-            while len(self._starts_met) > 64:
-                del self._starts_met[next(iter(self._starts_met))]
 
 
 def _grown(new: float, old: float) -> float:
