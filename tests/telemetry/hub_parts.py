@@ -55,17 +55,17 @@ class Host:
 
 def gpu(energy_j: float | None = 1000.0, uuid: str = "GPU-1", **more: object) -> GpuReading:
     """An H100 with measured bandwidth."""
+    values = {"gpu_util_percent": 100.0, **more}
     return GpuReading(
         uuid=uuid,
         index=0,
         name="NVIDIA H100",
         bandwidth=Bandwidth("gpm", 62.5, 2.0952e12, 3.3523e12, "nvml"),
-        gpu_util_percent=100.0,
         memory_used_bytes=60 << 30,
         memory_total_bytes=80 << 30,
         power_w=512.0,
         energy_j=energy_j,
-        **more,  # type: ignore[arg-type]
+        **values,  # type: ignore[arg-type]
     )
 
 

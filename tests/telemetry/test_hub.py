@@ -163,6 +163,28 @@ async def test_gpus_are_read_in_one_thread_of_their_own() -> None:
     assert list(values) == [62.5] * len(times)
 
 
+async def test_the_history_of_a_gpu_follows_its_uuid_and_a_lost_one_gets_no_more_values() -> None:
+    """The third of four falls off the bus; the fourth goes on under the number of the third."""
+    source = Gpus(*(gpu(uuid=f"GPU-{n}", gpu_util_percent=50.0 + n) for n in range(4)))
+    hub = Hub(gpu_source=source, interval_s=0.05, gpu_period_s=0.02)
+    await hub.open()
+    await until(lambda: len(hub.history.series("gpu/GPU-3/gpu_util_percent")[0]) >= 2)
+    alive = [gpu(uuid=f"GPU-{n}", gpu_util_percent=70.0 + n) for n in (0, 1, 3)]
+    gone = gpu(uuid="GPU-2", gpu_util_percent=52.0, lost=True)
+    source.frame = GpuFrame(GpuStatus(True), (alive[0], alive[1], replace(alive[2], index=2), gone))
+    await until(lambda: hub.history.series("gpu/GPU-3/gpu_util_percent")[1][-1:] == [73.0])
+    await until(lambda: hub.history.series("gpu/GPU-2/gpu_util_percent")[1][-1:] == [None])
+    await hub.close()
+    fourth = list(hub.history.series("gpu/GPU-3/gpu_util_percent")[1])
+    assert set(fourth) == {53.0, 73.0}
+    assert fourth == sorted(fourth, key=lambda value: value or 0.0), (
+        "one line, first the old values, then the later ones"
+    )
+    third = list(hub.history.series("gpu/GPU-2/gpu_util_percent")[1])
+    assert set(third) == {52.0, None}
+    assert None not in third[: third.index(None)]
+
+
 async def test_a_gpu_source_that_fails_is_said_and_recovers() -> None:
     source = Gpus(gpu())
     source.raises = RuntimeError("Driver/library version mismatch")

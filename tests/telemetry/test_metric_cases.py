@@ -9,7 +9,6 @@ from metric_pages import Watcher, case, only, over_window, parse
 
 from vtop import units
 from vtop.telemetry.to_json import engine_to_json
-from vtop.vllm.histogram import latency
 
 
 def pair(name: str) -> list[bytes]:
@@ -138,9 +137,10 @@ def test_exemplars_timestamps_and_eof_are_read_past() -> None:
     assert values["vllm:num_requests_running"] == 4, "not its timestamp"
     assert values["vllm:generation_tokens_total"] == 640
     assert "vllm:generation_tokens_created" not in values
-    at = {series.labels[0][1]: value for series, value in zip(page.layout.series, page.values, strict=True)}
-    found = latency(10, 1.9, [0.1, 0.25, float("inf")], [at["0.1"], at["0.25"], at["+Inf"]])
+    young = b'vllm:num_requests_running{model_name="example/chat-8b"} 0\n'
+    found = only(over_window([young, case("openmetrics.txt")])).ttft
     assert found is not None
+    assert found.count == 10
     assert found.p50 is not None
     assert found.p95 is not None
     assert found.mean_s == pytest.approx(0.19)
@@ -159,6 +159,25 @@ def test_two_models_behind_one_port_are_two_readings() -> None:
     assert embed.ttft.p95 is not None
     assert coder.ttft.p95.value_s == pytest.approx(2.125)
     assert embed.ttft.p95.value_s == pytest.approx(0.009525)
+
+
+def test_one_model_on_two_backends_of_a_router_is_added_up_and_no_backend_is_dropped() -> None:
+    """An unknown label (`server`) keeps lines apart that are otherwise alike."""
+
+    def page(first: int, second: int) -> bytes:
+        lines = []
+        for server, tokens, usage in (("a", first, 0.2), ("b", second, 0.6)):
+            labels = f'model_name="m",server="{server}"'
+            lines += [
+                f"vllm:num_requests_running{{{labels}}} 2",
+                f"vllm:kv_cache_usage_perc{{{labels}}} {usage}",
+                f"vllm:generation_tokens_total{{{labels}}} {tokens}",
+            ]
+        return ("\n".join(lines) + "\n").encode()
+
+    engine = only(over_window([page(100, 7000), page(400, 7500)]))
+    assert (engine.engines, engine.running, engine.generation_tokens_per_s) == (2, 4, 80)
+    assert (engine.kv_usage, engine.kv_usage_max) == (pytest.approx(0.4), 0.6)
 
 
 def test_the_old_time_per_output_token_is_inter_token_latency() -> None:

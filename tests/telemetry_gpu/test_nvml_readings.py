@@ -346,6 +346,15 @@ def test_vtop_never_calls_a_setter() -> None:
     assert changing == {"nvmlEventSetCreate", "nvmlEventSetWait_v2", "nvmlEventSetFree"}
 
 
+def test_no_pid_that_the_driver_lists_is_ever_signalled() -> None:
+    """In a container such a pid is the host's, and here it may be anybody's: telemetry cannot signal at all."""
+    package = Path(__file__).parents[2] / "tui" / "vtop" / "telemetry"
+    files = list(package.rglob("*.py"))
+    assert len(files) > 20
+    signalling = re.compile(r"\bos\.(kill|killpg)\b|\.(send_signal|terminate|kill)\(|\bimport signal\b")
+    assert [path.name for path in files if signalling.search(path.read_text("utf-8"))] == []
+
+
 def test_finite_everywhere(nvml: LoadedFakeNvml, clock: FakeClock) -> None:
     nvml.say([board(0, H100, field__82="nan", gpm__20="-nan", gpm__21="-5")], gpm_min_ms=0)
     gpu = reading(clock)
