@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from compare.comparing import Machine
 from vtop.compare.plan import configurations, plan_steps, remaining_s, settled_order
+from vtop.compare.record import last_times_s
 from vtop.errors import UsageError
 from vtop.results.comparison import CompareRequest, CompareStep
 
@@ -61,3 +66,20 @@ def test_in_blocks_each_block_starts_once() -> None:
 def test_an_unknown_time_is_not_guessed() -> None:
     steps = plan_steps(["A", "B"], 1, "interleaved")
     assert remaining_s(steps, "interleaved", {"A": 30}, {"A": 10, "B": 20}) is None
+
+
+async def test_the_next_plan_of_the_same_load_knows_how_long_it_takes(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    request = CompareRequest(presets=("A", "B"), workload="chat", repeats=2)
+    assert last_times_s(request, tmp_path) == ({}, {})
+    runner = machine.runner()
+    runner.start(request)
+    await runner.wait()
+    starts, loads = last_times_s(request, tmp_path)
+    assert starts == {"A": pytest.approx(30), "B": pytest.approx(30)}
+    assert loads == {"A": pytest.approx(10), "B": pytest.approx(10)}
+    plan = machine.runner(last_starts_s=starts, last_loads_s=loads).plan(request)
+    assert plan.expected_s == pytest.approx(4 * (30 + 10 + 5))
+    other = replace(request, workload="prefix")
+    assert last_times_s(other, tmp_path) == (starts, {})
+    assert last_times_s(replace(request, simulated=True), tmp_path) == ({}, {})

@@ -11,7 +11,7 @@ from results.making_runs import a_run
 from vtop.load.progress import LoadRequest, LoadResult
 from vtop.results.comparability import Configuration, server_changes
 from vtop.results.compare import compare_rows, drift_between
-from vtop.results.comparison import CompareRow, ConfigurationFacts
+from vtop.results.comparison import CompareRow, ConfigurationFacts, FloorTimes
 
 
 def configuration(
@@ -320,7 +320,7 @@ def test_drift_in_blocks_makes_all_rows_not_comparable() -> None:
 
 
 def test_prefix_caching_that_cannot_help_says_why() -> None:
-    facts = ConfigurationFacts(prefix_caching=True, predicted_ratio=1.0)
+    facts = ConfigurationFacts(prefix_caching=True)
     row = against(configuration("a", *three(600)), configuration("b", *three(601), facts=facts))
     assert row.verdict.startswith("no difference seen")
     assert any("share nothing" in note and "workload `prefix`" in note for note in row.notes)
@@ -352,15 +352,43 @@ def test_speculation_names_its_acceptance() -> None:
     assert any("does not say" in note for note in unknown.notes)
 
 
+def at_the_floor(step_s: float, prefill_s: float = 0.0, **changes: object) -> ConfigurationFacts:
+    floor = FloorTimes(batch=16, answer_tokens=100, prefill_s=prefill_s, step_s=step_s)
+    return ConfigurationFacts(**{"floor": floor, **changes})  # type: ignore[arg-type]
+
+
 def test_where_prediction_and_measurement_part_the_row_says_what_else_goes_on() -> None:
-    facts = ConfigurationFacts(predicted_ratio=3.5)
+    base = configuration("a", *three(600), facts=at_the_floor(0.035))
+    facts = at_the_floor(0.010)
     gpu = {"bandwidth_percent": 31.0, "bandwidth_source": "gpm"}
-    row = against(configuration("a", *three(600)), configuration("b", *three(900), facts=facts))
+    row = against(base, configuration("b", *three(900), facts=facts))
     assert any("predict 3.50x, measured 1.50x" in note for note in row.notes)
-    idle = against(configuration("a", *three(600)), configuration("b", *three(900, gpu=gpu), facts=facts))
+    idle = against(base, configuration("b", *three(900, gpu=gpu), facts=facts))
     assert any("DRAM is at 31 %" in note for note in idle.notes)
-    near = against(configuration("a", *three(600)), configuration("b", *three(2050), facts=facts))
+    more = against(base, configuration("b", *three(3000), facts=facts))
+    assert any("the first row is held back" in note for note in more.notes)
+    near = against(base, configuration("b", *three(2050), facts=facts))
     assert not any("predict" in note for note in near.notes)
+
+
+def test_the_prediction_takes_off_the_prompt_tokens_that_the_cache_had() -> None:
+    """16 prefills of 100 ms and 100 steps of 10 ms: 2.6 s a wave; with half of the prompts cached 1.8 s."""
+    request = replace(a_run().request, workload="prefix")
+    base = configuration("a", *three(600, request=request, server={}), facts=at_the_floor(0.010, 0.100))
+    facts = at_the_floor(0.010, 0.100, prefix_caching=True)
+    hits: dict[str, float | None] = {"prefix_hit_rate": 0.5}
+    row = against(base, configuration("b", *three(860, request=request, server=hits), facts=facts))
+    assert row.predicted_ratio == pytest.approx(2.6 / 1.8)
+    unknown = against(base, configuration("b", *three(860, request=request, server={}), facts=facts))
+    assert unknown.predicted_ratio is None
+
+
+def test_prefill_apart_is_predicted_by_the_slower_of_the_two_stations() -> None:
+    """4 requests, prefill 0.8 s, decode 1 s. In turns 4 / (3.2 + 1); apart no more than one prefill each 0.8 s."""
+    together = FloorTimes(batch=4, answer_tokens=100, prefill_s=0.8, step_s=0.010)
+    assert together.tokens_per_s() == pytest.approx(100 * 4 / 4.2)
+    assert replace(together, prefill_servers=1).tokens_per_s() == pytest.approx(100 / 0.8)
+    assert replace(together, prefill_servers=4).tokens_per_s() == pytest.approx(100 * 4 / 1.8)
 
 
 def test_energy_and_memory_come_from_the_runs_and_the_facts() -> None:

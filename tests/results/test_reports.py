@@ -38,7 +38,7 @@ def a_comparison(simulated: bool = False, **changes: Any) -> ComparisonRecord:
         "prefix-caching": ConfigurationFacts(
             compare_with="baseline", prefix_caching=True, kv_capacity_tokens=432_816, weights_bytes=15.2e9
         ),
-        "spec-ngram": ConfigurationFacts(speculative=True, predicted_ratio=7.0),
+        "spec-ngram": ConfigurationFacts(speculative=True),
     }
     rows = compare_rows(
         [

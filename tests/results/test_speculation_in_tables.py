@@ -7,7 +7,7 @@ import pytest
 from results.making_runs import a_run
 from vtop.results.comparability import Configuration
 from vtop.results.compare import compare_rows
-from vtop.results.comparison import CompareRow, ConfigurationFacts
+from vtop.results.comparison import CompareRow, ConfigurationFacts, FloorTimes
 from vtop.results.speculation import guessing
 
 SERVER = {"generation_tokens": 1000.0, "drafted_tokens": 500.0, "acceptance": 0.8, "acceptance_length": 5.0}
@@ -15,8 +15,9 @@ SERVER = {"generation_tokens": 1000.0, "drafted_tokens": 500.0, "acceptance": 0.
 
 
 def spec_row(server: dict[str, float | None], step_cost: float | None = 1.1) -> CompareRow:
-    facts = ConfigurationFacts(speculative=True, predicted_ratio=2.0, drafted_per_step=5, step_cost=step_cost)
-    base = Configuration("baseline", {n: a_run(500, round=n) for n in (1, 2, 3)})
+    floor = FloorTimes(batch=8, answer_tokens=100, prefill_s=0.0, step_s=0.01)
+    facts = ConfigurationFacts(speculative=True, floor=floor, drafted_per_step=5, step_cost=step_cost)
+    base = Configuration("baseline", {n: a_run(500, round=n) for n in (1, 2, 3)}, ConfigurationFacts(floor=floor))
     own = Configuration("spec-ngram", {n: a_run(550, round=n, server=server) for n in (1, 2, 3)}, facts)
     return compare_rows([base, own])[1]
 
@@ -52,7 +53,7 @@ def test_accepted_more_than_generated_is_no_number() -> None:
 
 def test_the_prediction_takes_the_share_of_steps_with_a_guess() -> None:
     row = spec_row(SERVER)
-    assert row.predicted_ratio == pytest.approx(2.0 * (1000 / 600) / (1 + 100 / 600 * 0.1))
+    assert row.predicted_ratio == pytest.approx((1000 / 600) / (1 + 100 / 600 * 0.1))
 
 
 def test_without_the_counters_or_the_cost_there_is_no_prediction() -> None:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import signal
+import textwrap
 from collections.abc import Sequence
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from vtop import units
 from vtop.commands.console import note, say, say_json, table
 from vtop.commands.session import options_from, with_service
-from vtop.contract import CompareProgress, CompareRequest, CompareRow
+from vtop.contract import CompareProgress, CompareRequest, CompareRow, CompareStep
 from vtop.errors import UsageError
 from vtop.experiments import SIMULATED_WARMUP
 from vtop.preset_files import parse_set
@@ -23,7 +24,7 @@ _LOOK_EVERY_S = 0.25
 DEFAULT_REPEATS = 3
 SIMULATED_REPEATS = 3
 SIMULATED_REQUESTS = 32
-SIMULATED_TOKENS = 40
+SIMULATED_TOKENS = 32
 _HEADING = (
     "CONFIGURATION",
     "TOK/S",
@@ -64,20 +65,51 @@ def _cells(row: CompareRow) -> tuple[str, ...]:
     )
 
 
+def _latency(name: str, before_s: float | None, after_s: float | None, verdict: str) -> str:
+    if verdict.startswith("not comparable") or before_s is None or after_s is None:
+        return f"{name} {verdict}"
+    return f"{name} p50 {units.duration(before_s)} to {units.duration(after_s)}: {verdict}"
+
+
+def _against(row: CompareRow, other: CompareRow, ttft_verdict: str, tpot_verdict: str) -> str:
+    """Latencies of a row beside those of another."""
+    parts = (
+        _latency("TTFT", other.ttft_p50_s, row.ttft_p50_s, ttft_verdict),
+        _latency("TPOT", other.tpot_p50_s, row.tpot_p50_s, tpot_verdict),
+    )
+    return "; ".join(parts)
+
+
+def _said_of(row: CompareRow, rows: Sequence[CompareRow]) -> list[str]:
+    """What stands under the table for one row."""
+    first = rows[0]
+    if row is first or not row.runs or not first.runs:
+        return list(row.notes)
+    said = [f"against {first.preset}: {_against(row, first, row.ttft_verdict, row.tpot_verdict)}"]
+    beside = next((other for other in rows if other.preset == row.beside), None)
+    if beside is not None and row.beside_ratio is not None:
+        latencies = _against(row, beside, row.beside_ttft_verdict, row.beside_tpot_verdict)
+        said.append(f"against {beside.preset}: {row.beside_ratio:.2f}x, {row.beside_verdict}; {latencies}")
+    if row.predicted_ratio is not None:
+        words = f"predicted by bytes and FLOPs: {row.predicted_ratio:.2f}x of {first.preset}"
+        if row.beside_predicted_ratio is not None:
+            words += f", {row.beside_predicted_ratio:.2f}x of {row.beside}"
+        said.append(words)
+    return [*said, *row.notes]
+
+
 def comparison_table(rows: Sequence[CompareRow]) -> str:
     """The table for a terminal, with each row's notes under it."""
     lines = [table([_cells(row) for row in rows], _HEADING, right=(1, 2, 3, 4, 5, 6, 7, 8, 9))]
     for row in rows:
-        beside = []
-        if row is not rows[0]:
-            beside += [f"TTFT {row.ttft_verdict}" if row.ttft_verdict else ""]
-            beside += [f"TPOT {row.tpot_verdict}" if row.tpot_verdict else ""]
-        if row.beside and row.beside_ratio is not None:
-            beside.append(f"against {row.beside} {row.beside_ratio:.2f}x: {row.beside_verdict}")
-        if row is not rows[0] and row.predicted_ratio is not None:
-            beside.append(f"predicted {row.predicted_ratio:.2f}x")
-        lines += [f"  {row.preset}: {text}" for text in (*filter(None, beside), *row.notes)]
+        if said := _said_of(row, rows):
+            lines.append(row.preset)
+            lines += [line for text in said for line in _wrapped(text)]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, width=116, initial_indent="  - ", subsequent_indent="    ")
 
 
 def describe_plan(progress: CompareProgress) -> str:
@@ -87,7 +119,9 @@ def describe_plan(progress: CompareProgress) -> str:
         rounds.setdefault(step.round, []).append(step.preset)
     lines = [f"round {number}: {' · '.join(presets)}" for number, presets in sorted(rounds.items())]
     lines.append(
-        f"about {units.elapsed(progress.expected_s)}" if progress.expected_s else "time unknown: no earlier start"
+        f"about {units.elapsed(progress.expected_s)}, by the last times"
+        if progress.expected_s
+        else "how long it takes is not known: not all of it was started and loaded here before"
     )
     return "\n".join([*lines, *progress.warnings])
 
@@ -104,9 +138,16 @@ class _Log:
             if step.state in {"waiting"} or key in self._said:
                 continue
             self._said.add(key)
-            speed = f"  {units.rate(step.output_tokens_per_s, 'tok/s')}" if step.output_tokens_per_s is not None else ""
             where = f"{units.elapsed(progress.elapsed_s):>7}  round {step.round}  {step.preset}"
-            note(f"{where}: {step.state}{speed} {step.detail}".rstrip())
+            note(f"{where}: {step.state}{_outcome(step)}")
+
+
+def _outcome(step: CompareStep) -> str:
+    """What came out of a run that is over; of one that has just begun there is nothing to say."""
+    if step.state not in {"done", "failed"}:
+        return ""
+    speed = "" if step.output_tokens_per_s is None else f"  {units.rate(step.output_tokens_per_s, 'tok/s')}"
+    return f"{speed}  {step.detail}".rstrip()
 
 
 async def watch_compare(service: VtopService) -> CompareProgress:
@@ -132,7 +173,7 @@ async def watch_compare(service: VtopService) -> CompareProgress:
 def print_outcome(progress: CompareProgress) -> None:
     """The table, what speaks against it, and where it is saved."""
     if progress.simulated:
-        say("SIMULATED: these numbers come from a model of the card, not from a measurement.")
+        say("SIMULATED: from a simulated server and GPU (bytes and FLOPs over the card's peaks), not from hardware.")
     say(comparison_table(progress.rows))
     for text in progress.warnings:
         say(f"note: {text}")

@@ -21,6 +21,8 @@ from vtop.units import significant
 
 SCHEMA = 1
 _FILE = "compare.json"
+MOST_LOOKED_AT = 20
+"""Earlier comparisons that are searched for the time a load takes."""
 
 
 class _Document(msgspec.Struct):
@@ -79,6 +81,40 @@ def load_record(directory: Path) -> ComparisonRecord:
     if document.vtop_schema > SCHEMA:
         raise VtopError(f"{path} was written by a newer vtop", "Update vtop.")
     return replace(document.comparison, directory=str(directory))
+
+
+def last_times_s(request: CompareRequest, base: Path | None = None) -> tuple[dict[str, float], dict[str, float]]:
+    """How long starts and loads took last, from the newest comparisons: (preset -> seconds, preset -> seconds).
+
+    Args:
+        request: what is to be compared: starts are those of the same kind of server, loads those of the same load.
+        base: where runs are kept; None: the usual place.
+    """
+    starts: dict[str, float] = {}
+    loads: dict[str, float] = {}
+    newest = [entry for entry in store.list_runs(base) if entry.kind == "compare"][:MOST_LOOKED_AT]
+    for entry in newest:
+        try:
+            record = load_record(store.run_directory(entry.run_id, base))
+        except VtopError:
+            continue  # damaged, or of a newer vtop: it says nothing about time
+        if record.request.simulated != request.simulated:
+            continue
+        same = _same_load(record.request, request)
+        for label, preset in configurations(record.request.presets):
+            if label in record.started_s:
+                starts.setdefault(preset, record.started_s[label])
+            if same and label in record.loaded_s:
+                loads.setdefault(preset, record.loaded_s[label])
+    return starts, loads
+
+
+def _same_load(one: CompareRequest, two: CompareRequest) -> bool:
+    def shape(request: CompareRequest) -> tuple[object, ...]:
+        load = (request.workload or "chat", request.requests, request.concurrency, request.max_tokens, request.warmup)
+        return (*load, request.gpu)
+
+    return shape(one) == shape(two)
 
 
 def claim(record: ComparisonRecord) -> ComparisonRecord:

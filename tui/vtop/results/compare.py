@@ -132,7 +132,7 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
         or _plain_mean(runs, lambda run: _number(run.server.get("kv_capacity_tokens"))),
         weights_bytes=own.facts.weights_bytes,
         failed=sum(run.failed for run in own.runs.values()),
-        predicted_ratio=_predicted(own, guessed, first),
+        predicted_ratio=None if first else _predicted(base, own),
         guessed_share=guessed.guessed_share if guessed else None,
         tokens_per_step=guessed.tokens_per_step if guessed else None,
         verdict=_verdict(output, reasons, first, higher_is_better=True),
@@ -161,16 +161,26 @@ def _guessing(own: Configuration, runs: Sequence[LoadResult]) -> Guessing | None
     return Guessing(math.fsum(shares) / len(found), math.fsum(yields) / len(found))
 
 
-def _predicted(own: Configuration, guessed: Guessing | None, first: bool) -> float | None:
-    """From bytes and FLOPs; for speculation also from how often it guessed and how much was accepted."""
-    plain = own.facts.predicted_ratio
-    if plain is None or first:
-        return None if plain is None else 1.0
-    if not own.facts.speculative:
-        return plain
-    if guessed is None or own.facts.step_cost is None:
+def _predicted(base: Configuration, own: Configuration) -> float | None:
+    """Output against another configuration by bytes and FLOPs, given what caches and guesses the text allowed."""
+    one, two = _at_the_floor(base), _at_the_floor(own)
+    return two / one if one and two else None
+
+
+def _at_the_floor(own: Configuration) -> float | None:
+    floor, runs = own.facts.floor, list(own.counted.values())
+    if floor is None or not runs:
         return None
-    return plain * guessed.gain(own.facts.step_cost)
+    hits = _plain_mean(runs, prefix_hits)
+    if own.facts.prefix_caching and hits is None:
+        return None
+    gain = 1.0
+    if own.facts.speculative:
+        guessed = _guessing(own, runs)
+        if guessed is None or own.facts.step_cost is None:
+            return None
+        gain = guessed.gain(own.facts.step_cost)
+    return floor.tokens_per_s(hits or 0.0, gain)
 
 
 def _held_beside(row: CompareRow, against: CompareRow, preset: str) -> CompareRow:
@@ -182,6 +192,11 @@ def _held_beside(row: CompareRow, against: CompareRow, preset: str) -> CompareRo
         beside_low=against.ratio_low,
         beside_high=against.ratio_high,
         beside_verdict=against.verdict,
+        beside_ttft_ratio=against.ttft_ratio,
+        beside_ttft_verdict=against.ttft_verdict,
+        beside_tpot_ratio=against.tpot_ratio,
+        beside_tpot_verdict=against.tpot_verdict,
+        beside_predicted_ratio=against.predicted_ratio,
     )
 
 

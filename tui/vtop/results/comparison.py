@@ -102,6 +102,12 @@ class CompareRow:
     beside_low: float | None = None
     beside_high: float | None = None
     beside_verdict: str = ""
+    beside_ttft_ratio: float | None = None
+    """TTFT and TPOT (p50) against that row: below 1 is faster."""
+    beside_ttft_verdict: str = ""
+    beside_tpot_ratio: float | None = None
+    beside_tpot_verdict: str = ""
+    beside_predicted_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,9 +129,42 @@ class CompareProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FloorTimes:
+    """The least times of a configuration under a load, from bytes and FLOPs over the card's peaks."""
+
+    batch: int
+    """Requests decoded together."""
+    answer_tokens: float
+    prefill_s: float
+    """Arithmetic of one whole prompt; the weights that it reads are read for the batch anyway."""
+    step_s: float
+    """A decode step of the batch, in the middle of an answer, without speculation."""
+    prefill_servers: int = 0
+    """GPUs (or groups) that only prefill; 0: prefill and decode take turns on the same."""
+
+    def tokens_per_s(self, hits: float = 0.0, gain: float = 1.0) -> float:
+        """Output at the floor.
+
+        Where prefill and decode take turns, a wave of the batch takes all its prefills and all its decode steps. Apart,
+        the slower of the two stations sets the pace.
+
+        Args:
+            hits: share of the prompt tokens that the prefix cache had.
+            gain: of speculation over a plain decode step, 1 without.
+        """
+        prefill, decode = self.prefill_s * (1 - hits), self.answer_tokens * self.step_s / gain
+        if not self.prefill_servers:
+            return self.batch * self.answer_tokens / (self.batch * prefill + decode)
+        by_decode = self.batch / (prefill + decode)
+        by_prefill = self.prefill_servers / prefill if prefill else by_decode
+        return self.answer_tokens * min(by_decode, by_prefill)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationFacts:
     """What is known of a configuration beside its runs."""
 
+    model: str = ""
     prefix_caching: bool | None = None
     speculative: bool = False
     optimization: str = "none"
@@ -133,13 +172,12 @@ class ConfigurationFacts:
     """The preset of which this one is a change."""
     kv_capacity_tokens: float | None = None
     weights_bytes: float | None = None
-    predicted_ratio: float | None = None
-    """Output tokens/s against the first configuration, from bytes and FLOPs alone."""
+    floor: FloorTimes | None = None
+    """None where model or card is not known."""
     drafted_per_step: int | None = None
     """Tokens that speculation proposes at once."""
     step_cost: float | None = None
-    """Time of a step with a draft over that of a plain one, from bytes and FLOPs: tokens a step must yield to pay.
-    Where it is known, `predicted_ratio` is the ratio without speculation, and the row's is made of both."""
+    """Time of a step with a draft over that of a plain one, from bytes and FLOPs: tokens a step must yield to pay."""
     command: tuple[str, ...] = ()
     """The server's command line, without secrets."""
 

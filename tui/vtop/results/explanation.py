@@ -9,7 +9,7 @@ FEW_HITS = 0.05
 LOW_ACCEPTANCE = 0.3
 BUSY_PERCENT = 60.0
 """Of peak bandwidth: below it something else than memory sets the pace."""
-PREDICTION_TOLERANCE = 0.10
+PREDICTION_TOLERANCE = 0.05
 
 
 def explain(row: CompareRow, facts: ConfigurationFacts, workload: str) -> list[str]:
@@ -71,7 +71,9 @@ def _prediction(row: CompareRow, facts: ConfigurationFacts) -> list[str]:
         return []
     words = f"bytes and FLOPs alone predict {significant(predicted)}x, measured {significant(measured)}x: "
     if measured > predicted:
-        return [words + "the first row is held back by more than memory (its scheduling or host work per step)"]
+        return [
+            words + "the first row is held back by more than memory and arithmetic (scheduling, host work per step)"
+        ]
     if facts.speculative:
         return [
             words

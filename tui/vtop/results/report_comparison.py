@@ -24,15 +24,15 @@ def comparison_blocks(record: ComparisonRecord) -> Iterator[Block]:
         yield Text(
             f"Not finished: {record.state}, {done} of {len(record.steps)} runs. {record.message}".strip(), loud=True
         )
-    gpu = request.gpu or next((run.result.fingerprint.get("gpu") for run in record.measured), None)
-    said = [f"workload {request.workload}", f"{request.repeats} runs of each, {request.order}", when(record.at_wall_s)]
-    said += [f"GPU {gpu}"] if gpu else []
-    versions = sorted({row.version for row in rows if row.version})
-    said += [f"vLLM {' and '.join(versions)}"] if versions else []
-    yield Text(" · ".join(said))
+    yield Text(" · ".join(_about(record)))
     yield Bullets(tuple(_sentence(row) for row in rows))
     yield _main_table(rows)
     yield from _comparison_charts(rows)
+    yield Heading("Latencies against the first row")
+    yield _latency_table(rows)
+    if any(row.beside for row in rows):
+        yield Heading("Each change against what it changes")
+        yield _beside_table(rows)
     yield Heading("Why")
     yield _why_table(rows)
     notes = tuple(f"{row.preset}: {note}" for row in rows for note in row.notes) + record.warnings
@@ -45,8 +45,56 @@ def comparison_blocks(record: ComparisonRecord) -> Iterator[Block]:
     yield from _runs_of(record)
     yield Heading("How to repeat")
     yield Command(record.repeat_command)
+    yield from _environment(record)
     yield Text(f"Prompts: seed {record.seed} + round. A repeat takes fresh ones, unless --seed {record.seed} is given.")
     yield from definitions((*COMPARE_DEFINITIONS, *LOAD_DEFINITIONS))
+
+
+def _about(record: ComparisonRecord) -> list[str]:
+    """What was compared, on what, in one line."""
+    request = record.request
+    models = sorted({facts.model for facts in record.facts.values() if facts.model})
+    said = [f"model {' and '.join(models)}"] if models else []
+    load = next((run.result for run in record.measured), None)
+    shape = f"workload {request.workload}"
+    if load is not None:
+        length = f", {load.output_tokens / load.completed:.0f} tokens each" if load.completed else ""
+        shape += f" ({load.requests} requests, {units.count(load.request.concurrency)} at once{length})"
+    said += [shape, f"{request.repeats} runs of each, {request.order}", when(record.at_wall_s)]
+    if gpus := _gpus(record):
+        said.append(f"GPU {gpus}")
+    versions = sorted({row.version for row in record.rows if row.version})
+    if versions and record.simulated:
+        plain = sorted({version.removesuffix(" simulated") for version in versions})
+        said.append(f"simulated server with the flags and metrics of vLLM {' and '.join(plain)}")
+    elif versions:
+        said.append(f"vLLM {' and '.join(versions)}")
+    return said
+
+
+def _gpus(record: ComparisonRecord) -> str:
+    """`4 x H100` and the like: the most cards that a configuration used."""
+    found: list[str] = []
+    for run in record.measured:
+        names = run.result.fingerprint.get("gpu")
+        names = [names] if isinstance(names, str) else list(names or ())
+        count = len(run.result.fingerprint.get("gpu_uuid") or names)
+        if names:
+            kinds = " and ".join(dict.fromkeys(map(str, names)))
+            found.append(f"{count} x {kinds}" if count > 1 and len(set(names)) == 1 else kinds)
+    return " or ".join(dict.fromkeys(found)) or (record.request.gpu or "")
+
+
+def _environment(record: ComparisonRecord) -> Iterator[Block]:
+    """The servers' command lines and what they ran on."""
+    drivers = sorted({str(run.result.fingerprint["driver"]) for run in record.measured
+                      if run.result.fingerprint.get("driver")})  # fmt: skip
+    if drivers:
+        yield Text(f"GPU driver {' and '.join(drivers)}.")
+    for preset, facts in record.facts.items():
+        if facts.command:
+            yield Text(f"The server of {preset}, as it was started:")
+            yield Command("\n\n".join(facts.command))
 
 
 def _sentence(row: CompareRow) -> str:
@@ -78,7 +126,7 @@ def _main_table(rows: tuple[CompareRow, ...]) -> Table:
                 units.significant(row.output_tokens_per_s),
                 _times(row.ratio),
                 _interval(row.ratio_low, row.ratio_high),
-                row.verdict + (f"; against {row.beside}: {row.beside_verdict}" if row.beside else ""),
+                row.verdict,
                 *map(units.duration, (row.ttft_p50_s, row.ttft_p95_s, row.tpot_p50_s, row.tpot_p95_s, row.e2e_mean_s,
                                       row.e2e_p95_s)),
                 units.count(row.failed),
@@ -90,9 +138,54 @@ def _main_table(rows: tuple[CompareRow, ...]) -> Table:
     )  # fmt: skip
 
 
+def _latency_table(rows: tuple[CompareRow, ...]) -> Table:
+    return Table(
+        ("configuration", "TTFT p50", "x", "95 % interval", "verdict", "TPOT p50", "x", "95 % interval", "verdict"),
+        tuple(
+            (
+                row.preset,
+                units.duration(row.ttft_p50_s),
+                _times(row.ttft_ratio),
+                _interval(row.ttft_ratio_low, row.ttft_ratio_high),
+                row.ttft_verdict,
+                units.duration(row.tpot_p50_s),
+                _times(row.tpot_ratio),
+                _interval(row.tpot_ratio_low, row.tpot_ratio_high),
+                row.tpot_verdict,
+            )
+            for row in rows
+        ),
+        wide=(4, 8),
+    )
+
+
+def _beside_table(rows: tuple[CompareRow, ...]) -> Table:
+    return Table(
+        ("configuration", "against", "output x", "95 % interval", "predicted", "verdict", "TTFT p50 x", "TTFT",
+         "TPOT p50 x", "TPOT"),
+        tuple(
+            (
+                row.preset,
+                row.beside,
+                _times(row.beside_ratio),
+                _interval(row.beside_low, row.beside_high),
+                _times(row.beside_predicted_ratio),
+                row.beside_verdict,
+                _times(row.beside_ttft_ratio),
+                row.beside_ttft_verdict,
+                _times(row.beside_tpot_ratio),
+                row.beside_tpot_verdict,
+            )
+            for row in rows
+            if row.beside
+        ),
+        wide=(1, 5, 7, 9),
+    )  # fmt: skip
+
+
 def _why_table(rows: tuple[CompareRow, ...]) -> Table:
-    headers = ("configuration", "predicted", "measured", "DRAM %", "J/token", "prefix hits", "accepted", "KV capacity",
-               "weights", "vLLM", "TTFT", "TPOT")  # fmt: skip
+    headers = ("configuration", "predicted x", "measured x", "DRAM %", "J/token", "prefix hits", "steps with a guess",
+               "guesses accepted", "KV capacity", "weights", "vLLM")  # fmt: skip
     return Table(
         headers,
         tuple(
@@ -105,16 +198,14 @@ def _why_table(rows: tuple[CompareRow, ...]) -> Table:
                 else f"{units.percent_of_100(row.bandwidth_percent)} ({row.bandwidth_source})",
                 units.significant(row.joules_per_token),
                 units.percent(row.prefix_hit_rate),
+                units.percent(row.guessed_share),
                 units.percent(row.acceptance),
                 units.DASH if row.kv_capacity_tokens is None else f"{units.count(row.kv_capacity_tokens)} tokens",
                 units.gib(row.weights_bytes),
                 row.version or units.DASH,
-                row.ttft_verdict,
-                row.tpot_verdict,
             )
             for row in rows
         ),
-        wide=(10, 11),
     )
 
 

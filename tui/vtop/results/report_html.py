@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from vtop import __version__
+from vtop import __version__, units
 from vtop.results.blocks import Bars, Block, Bullets, Command, Heading, Lines, Table, Text
 
 _STYLE = """
@@ -19,11 +19,11 @@ _STYLE = """
 body{margin:2rem auto;max-width:84rem;padding:0 1rem;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
-.wrap{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
-th,td{padding:.3rem .7rem;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap;vertical-align:top}
+.wrap{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}
+th,td{padding:.3rem .55rem;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap;vertical-align:top}
 th{color:var(--dim);font-weight:600}
 td.wide,th.wide,td:first-child,th:first-child{text-align:left}
-td.wide{white-space:normal;min-width:14rem}tbody tr:nth-child(even){background:var(--band)}
+td.wide{white-space:normal;min-width:9rem}tbody tr:nth-child(even){background:var(--band)}
 .loud{color:var(--loud);background:var(--loudpaper);border-left:4px solid var(--loud);padding:.5rem .8rem;
 font-weight:600}
 pre{background:var(--band);padding:.7rem 1rem;overflow-x:auto}
@@ -145,7 +145,7 @@ def _bars(pygal: ModuleType, block: Bars, common: dict[str, Any]) -> Any:
     chart = pygal.Bar(
         **common,
         print_values=True,
-        formatter=lambda value: "" if value is None else f"{value:.4g} {block.unit}",
+        formatter=lambda value: "" if value is None else f"{units.significant(value)} {block.unit}",
         include_x_axis=True,
         x_label_rotation=20 if max(map(len, block.names)) * len(block.names) > 50 else 0,
     )
@@ -169,9 +169,9 @@ def _lines(pygal: ModuleType, block: Lines, common: dict[str, Any]) -> Any:
         x_title=block.x_title,
         y_title=block.y_title,
         include_x_axis=True,
-        formatter=lambda point: ", ".join(f"{value:.4g}" for value in point),
-        x_value_formatter=lambda value: f"{value:.4g}",
-        value_formatter=lambda value: f"{value:.4g}",
+        formatter=lambda point: ", ".join(map(units.significant, point)),
+        x_value_formatter=units.significant,
+        value_formatter=units.significant,
     )
     for name, points in block.series:
         chart.add(name, list(points))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from vtop.compare.record import last_times_s, load_record
 from vtop.compare.runner import CompareRunner
 from vtop.errors import VtopError
 from vtop.fit import fit
@@ -14,14 +15,14 @@ from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
 from vtop.presets import ServerSpec
 from vtop.results import store
 from vtop.results.comparison import CompareProgress, CompareRequest, ConfigurationFacts
-from vtop.servers.durations import last_start
 from vtop.servers.status import StopReport
-from vtop.service.predicting import load_shape, predicted_tokens_per_s, speculation_step_cost
+from vtop.service.predicting import floor_times, speculation_step_cost
 
 if TYPE_CHECKING:
     from vtop.service.facade import VtopService
 
 READY_WITHIN_S = 1800.0
+SIMULATED_START_S = "1.0"
 
 
 class Comparisons:
@@ -31,17 +32,11 @@ class Comparisons:
         self._service = service
         self._runner: CompareRunner | None = None
         self._request: CompareRequest | None = None
-        self._first_prediction: float | None = None
         self._ending: asyncio.Future[None] | None = None
 
     def _make(self, request: CompareRequest) -> CompareRunner:
         self._request = request
-        self._first_prediction = None
-        starts = {}
-        for preset in request.presets:
-            last = last_start(preset, None, request.simulated)
-            if last is not None:
-                starts[preset] = last.total_s
+        starts, loads = last_times_s(request)
         return CompareRunner(
             start_server=self._start,
             wait_ready=self._wait,
@@ -49,6 +44,7 @@ class Comparisons:
             run_load=self._load,
             describe=self._describe,
             last_starts_s=starts,
+            last_loads_s=loads,
         )
 
     def _check(self, request: CompareRequest) -> None:
@@ -59,23 +55,21 @@ class Comparisons:
     async def plan(self, request: CompareRequest) -> CompareProgress:
         """The steps and their time."""
         self._check(request)
-        return self._make(request).plan(request)
+        return (await asyncio.to_thread(self._make, request)).plan(request)
 
     async def start(self, request: CompareRequest) -> str:
         """Begins."""
         self._must_be_idle()
         self._check(request)
-        self._runner = self._make(request)
+        self._runner = await asyncio.to_thread(self._make, request)
         return self._runner.start(request)
 
     async def resume(self, run_id: str) -> str:
         """Goes on with one that was cut."""
-        from vtop.compare.record import load_record
-
         self._must_be_idle()
         directory = store.run_directory(run_id)
         request = load_record(directory).request
-        self._runner = self._make(request)
+        self._runner = await asyncio.to_thread(self._make, request)
         return self._runner.resume(directory)
 
     def _must_be_idle(self) -> None:
@@ -117,6 +111,8 @@ class Comparisons:
         choices: dict[str, Any] = {"gpu": request.gpu} if request.gpu else {}
         if request.simulated:
             choices["simulated"] = True
+            # Nobody learns from waiting for a start that is not real; a person's own wish still wins.
+            overrides = {"args.startup-s": SIMULATED_START_S, **overrides}
         return await self._service.start_server(preset, overrides, name, **choices)
 
     async def _wait(self, name: str) -> None:
@@ -151,16 +147,16 @@ class Comparisons:
         for view in self._service.snapshot().servers:
             if view.status.name == server and view.engine is not None:
                 capacity = view.engine.kv_capacity_tokens
-        predicted = self._predicted(spec, card, request)
         return ConfigurationFacts(
+            model=spec.model,
             prefix_caching=spec.prefix_caching,
             speculative=spec.speculative is not None,
             optimization=chosen.optimization,
             kv_capacity_tokens=capacity,
             weights_bytes=_weights(spec, card),
-            predicted_ratio=predicted,
+            floor=floor_times(spec, card, request),
             drafted_per_step=spec.speculative.num_tokens if spec.speculative is not None else None,
-            step_cost=speculation_step_cost(spec, card, *load_shape(request)),
+            step_cost=speculation_step_cost(spec, card, request),
             command=self._service.command_of(server),
             compare_with=chosen.compare_with,
         )
@@ -169,16 +165,6 @@ class Comparisons:
         if request.simulated or self._service.simulated:
             return find_card(request.gpu or self._service.options.gpu)
         return self._service.launcher.card()
-
-    def _predicted(self, spec: ServerSpec, card: Card | None, request: CompareRequest) -> float | None:
-        """Against the first configuration, by bytes and FLOPs alone."""
-        own = predicted_tokens_per_s(spec, card, *load_shape(request))
-        if own is None:
-            return None
-        if self._first_prediction is None:
-            first = self._service.launcher.preset(request.presets[0], request.overrides)
-            self._first_prediction = predicted_tokens_per_s(first.server, card, *load_shape(request))
-        return own / self._first_prediction if self._first_prediction else None
 
 
 def _weights(spec: ServerSpec, card: Card | None) -> float | None:

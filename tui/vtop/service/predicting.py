@@ -1,4 +1,4 @@
-"""The decode rate at the roofline, and what a step of speculation costs there: nothing but bytes and FLOPs counts."""
+"""The times of a load at the roofline, and what a step of speculation costs there: only bytes and FLOPs count."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ from vtop.errors import VtopError
 from vtop.hardware import Card
 from vtop.load.workload import WORKLOADS
 from vtop.presets import ServerSpec
-from vtop.results.comparison import CompareRequest
-from vtop.roofline import decode_cost, speculation_gain, step_time
+from vtop.results.comparison import CompareRequest, FloorTimes
+from vtop.roofline import decode_cost, prefill_cost, speculation_gain, step_time
 from vtop.setups import LOOK_UP_FREE, draft_setup, setup_for_spec
 
-USUAL_CONTEXT, USUAL_BATCH = 600.0, 16
-"""For a load that says neither: tokens in the cache in the middle of an answer, requests at once."""
+USUAL_BATCH, USUAL_PROMPT, USUAL_ANSWER = 16, 512, 150
+"""For a load that says nothing of its shape (a file): requests at once, tokens of a prompt and of an answer."""
+SENTENCE = 40
+"""Tokens of a prompt that is a sentence and not made to a length, with its chat template."""
 
 
-def load_shape(request: CompareRequest) -> tuple[int, float]:
-    """(requests at once, tokens in the cache of one in the middle of its answer) of the load that will run."""
+def _load_of(request: CompareRequest) -> tuple[int, float, int, int]:
+    """(requests at once, tokens in the cache of one in the middle of its answer, tokens of a prompt, of an answer)."""
     workload = WORKLOADS.get(request.workload or "chat")
     if workload is None:
-        return request.concurrency or USUAL_BATCH, USUAL_CONTEXT
-    answer = request.max_tokens or workload.max_tokens
-    context = workload.prefix_tokens + workload.prompt_tokens + answer / 2
-    return request.concurrency or workload.concurrency or USUAL_BATCH, context
+        batch, prompt, answer = USUAL_BATCH, USUAL_PROMPT, USUAL_ANSWER
+    else:
+        batch, answer = workload.concurrency or USUAL_BATCH, workload.max_tokens
+        sized = workload.prefix_tokens + workload.prompt_tokens
+        prompt = sized if workload.equal_lengths else SENTENCE
+    answer = request.max_tokens or answer
+    return request.concurrency or batch, prompt + answer / 2, prompt, answer
 
 
-def predicted_tokens_per_s(spec: ServerSpec, card: Card | None, batch: int, context: float) -> float | None:
-    """The decode rate at the floor, without speculation; None where model or card is not known, and for P/D pairs.
-
-    A P/D pair has no prediction: what it gains is the interference that it takes away.
-    """
-    if card is None or spec.disaggregated is not None:
+def floor_times(spec: ServerSpec, card: Card | None, request: CompareRequest) -> FloorTimes | None:
+    """The least times of a preset under the load of a comparison; None where model or card is not known."""
+    if card is None:
         return None
     try:
         setup = setup_for_spec(spec)
@@ -37,12 +39,24 @@ def predicted_tokens_per_s(spec: ServerSpec, card: Card | None, batch: int, cont
         return None
     if setup is None:
         return None
+    batch, context, prompt, answer = _load_of(request)
+    pair = spec.disaggregated
     together = min(batch, spec.max_num_seqs or batch)
-    step = step_time(setup, card, decode_cost(setup, together, context))
-    return together / step.total_s if step is not None and step.total_s > 0 else None
+    on_each = together / pair.decode if pair is not None else together
+    step = step_time(setup, card, decode_cost(setup, on_each, context))
+    prefill = step_time(setup, card, prefill_cost(setup, prompt))
+    if step is None or prefill is None:
+        return None
+    return FloorTimes(
+        batch=together,
+        answer_tokens=answer,
+        prefill_s=prefill.compute_s + prefill.link_s,
+        step_s=step.total_s,
+        prefill_servers=pair.prefill if pair is not None else 0,
+    )
 
 
-def speculation_step_cost(spec: ServerSpec, card: Card | None, batch: int, context: float) -> float | None:
+def speculation_step_cost(spec: ServerSpec, card: Card | None, request: CompareRequest) -> float | None:
     """Time of a step that drafts and checks, over the time of a plain one: the tokens that it must yield to pay.
 
     None without speculation, and where model, drafter or card is not known.
@@ -59,6 +73,7 @@ def speculation_step_cost(spec: ServerSpec, card: Card | None, batch: int, conte
         return None
     if draft is None and speculative.method not in LOOK_UP_FREE:
         return None
+    batch, context, _, _ = _load_of(request)
     together = min(batch, spec.max_num_seqs or batch)
     gain = speculation_gain(setup, card, together, context, speculative.num_tokens, 1.0, draft)
     return None if gain is None else gain.break_even_length

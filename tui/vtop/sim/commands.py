@@ -23,8 +23,9 @@ _KNOWN_ARGS = {
     "max-model-len", "gpu-memory-utilization", "kv-cache-memory-bytes", "max-num-seqs", "max-num-batched-tokens",
     "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "enforce-eager", "quantization",
     "kv-cache-dtype", "seed",
+    "startup-s", "speed",
 }  # fmt: skip
-"""Flags of `[server.args]` that the simulation understands."""
+"""Flags of `[server.args]` that the simulation understands; the last two are its own."""
 
 
 def sim_commands(
@@ -154,6 +155,8 @@ def _command(
     options = parse(argv[3:])
     ignored = sorted(set(spec.args) - _KNOWN_ARGS)
     notes = [f"simulated: --{key} has no effect" for key in ignored]
+    if options.speed != 1.0:
+        notes.append(f"simulated: time runs {options.speed:g} times as fast, so rates and latencies are not the card's")
     if spec.speculative is not None and spec.speculative.method not in {"ngram", "suffix"}:
         notes.append("simulated: the acceptance of a draft model is an assumption, not a measurement")
     return LaunchCommand(
