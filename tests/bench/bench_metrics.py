@@ -154,7 +154,7 @@ def risen(body: bytes, step: int) -> bytes:
         if line.startswith("vllm:") and key.partition("{")[0].endswith(("_total", "_bucket", "_count", "_sum")):
             line = f"{key} {float(value) + step}"
         lines.append(line)
-    lines.append(f'vllm:lora_requests_info{{max_lora="4",running_lora_adapters="a{step % 7}"}} {1.7e9 + step}')
+    lines.append(f'vllm:lora_requests_info{{max_lora="4",running_lora_adapters="a{step // 10}"}} {1.7e9 + step}')
     return ("\n".join(lines) + "\n").encode()
 
 
