@@ -49,6 +49,8 @@ def test_a_model_without_a_name_is_a_dash_and_a_name_cannot_move_the_cursor() ->
 
 def test_a_gpu_of_another_machine_says_where_it_is_and_a_lost_one_that_it_is_lost() -> None:
     there = GpuReading("GPU-a", 0, "NVIDIA A100", host="gpu-7")
-    text = describe(replace(picture(), gpus=(there, GpuReading("GPU-b", 1, "NVIDIA H100", lost=True))))
+    gone = GpuReading("GPU-b", 1, "NVIDIA H100", lost=True, missing={"lost": "it fell off the bus"})
+    text = describe(replace(picture(), gpus=(there, gone)))
     assert "NVIDIA A100 in gpu-7" in text
     assert "NVIDIA H100 LOST" in text
+    assert "GPU 1 is lost: it fell off the bus" in text

@@ -427,3 +427,12 @@ async def test_once_asks_a_server_that_did_not_answer_in_time_only_once(monkeypa
         snapshot = await hub.once(0.1)
         assert len(there.asked) == 1
     assert snapshot.servers[0].scrape.state == "timeout"
+
+
+async def test_a_simulated_server_that_somebody_else_runs_is_known_by_its_page() -> None:
+    async with serving(answer(page(1) + b"vtop_simulated 1.0\n")) as sim, serving(answer(page(1))) as real:
+        hub = Hub(server_statuses=lambda: [server("sim", sim.url), server("real", real.url)])
+        await hub.tick(PATIENCE_S)
+        await hub.close()
+    assert [view.status.simulated for view in hub.snapshot().servers] == [True, False]
+    assert hub.snapshot().simulated

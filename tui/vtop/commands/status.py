@@ -90,7 +90,10 @@ def describe(snapshot: Snapshot) -> str:
         lines += [f"  {view.status.name}: {visible(text)}" for text in remarks if text]
     if snapshot.gpus:
         lines.append(table([_gpu_row(gpu) for gpu in snapshot.gpus], _GPU_HEADING))
-    elif snapshot.gpu_status.message:
+        for gpu in snapshot.gpus:
+            if gpu.lost:
+                lines.append(f"  GPU {gpu.index} is lost: {gpu.missing.get('lost', 'it does not answer')}")
+    if snapshot.gpu_status.message:
         lines.append(f"GPU: {snapshot.gpu_status.message}")
     return "\n".join(lines)
 

@@ -355,7 +355,7 @@ class Hub:
             servers=servers,
             history=self.history,
             events=tuple(self._events),
-            simulated=gpu_status.simulated or any(status.simulated for status in self._statuses),
+            simulated=gpu_status.simulated or any(view.status.simulated for view in servers),
         )
 
     def _gpus(self, now: float) -> tuple[GpuStatus, tuple[GpuReading, ...]]:
@@ -384,6 +384,8 @@ class Hub:
         engines = poller.engines
         if status.version is None and poller.version is not None:
             status = replace(status, version=poller.version)
+        if poller.simulated and not status.simulated:
+            status = replace(status, simulated=True)
         if status.model is not None and len(engines) > 1:
             engines = tuple(sorted(engines, key=lambda engine: engine.model_name != status.model))
         view = ServerView(status, scrape, engines, tree, joules_per_token=self._joules_per_token(status, poller))

@@ -20,11 +20,11 @@ from vtop.clock import Clock
 from vtop.errors import UsageError
 from vtop.telemetry.prometheus import Page, PageParser, family_names
 from vtop.telemetry.window import ScrapeWindow
-from vtop.vllm.metric_names import PROCESS_START, VLLM_NAMES
+from vtop.vllm.metric_names import PROCESS_START, SIMULATED, VLLM_NAMES
 from vtop.vllm.metrics import MetricsReader
 from vtop.vllm.other_servers import OTHER_NAMES, TITLES, kind_of, read_other
 from vtop.vllm.reading import EngineReading, ScrapeStatus
-from vtop.vllm.samples import Layout
+from vtop.vllm.samples import Layout, Series
 
 MOST_BYTES = 16 * 1024 * 1024
 """A larger page is not read: 800 data-parallel engines fit into it."""
@@ -96,6 +96,8 @@ class Poller:
         self.engines: tuple[EngineReading, ...] = ()
         self.version: str | None = None
         """What /version says; None: unknown."""
+        self.simulated = False
+        """The page says that it is vtop's own simulated server."""
         self.read_at_s: float | None = None
         """When the newest usable page came: the end of the window."""
         self._clock = clock
@@ -103,7 +105,7 @@ class Poller:
         self._deadline_s = deadline_s
         self._window = ScrapeWindow(window_s)
         self._reader = MetricsReader()
-        self._parser = PageParser(VLLM_NAMES | OTHER_NAMES | {PROCESS_START})
+        self._parser = PageParser(VLLM_NAMES | OTHER_NAMES | {PROCESS_START, SIMULATED})
         self._kinds: tuple[Layout, str | None] | None = None
         self._status = ScrapeStatus("pending", "not looked at yet")
         self._last_ok_s: float | None = None
@@ -180,6 +182,7 @@ class Poller:
     def _take(self, answer: Answer) -> None:
         page = self._parsed(answer)
         kind = self._kind(page, answer)
+        self.simulated = Series(SIMULATED, ()) in page.layout.index
         self._window.add(answer.at_s, page.layout, page.values)
         differences = self._window.differences()
         if differences is None:

@@ -73,6 +73,9 @@ SUMS = (
 PROCESS_START = "process_start_time_seconds"
 """Tells one process from the next; absent in multiprocess mode."""
 
+SIMULATED = "vtop_simulated"
+"""On the page of vtop's own simulated server, whose figures must never pass for measured ones."""
+
 VLLM_NAMES = frozenset(
     {
         *COUNTERS,
