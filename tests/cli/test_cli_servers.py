@@ -8,6 +8,8 @@ import json
 import math
 import re
 import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,3 +159,22 @@ def test_stop_of_nothing_known_stops_nothing(served: Vtop) -> None:
     assert "baseline" in served.fails(2, "stop", "baselin", "--yes")
     assert "--yes" in served.fails(2, "stop", "baseline")
     assert "READY" in served("status", "--window", "0.2").out
+
+
+def test_what_another_vtop_measures_is_not_measured_by_a_second_one(served: Vtop) -> None:
+    code = (
+        "import sys, time; from vtop.service.measuring import Measurements;"
+        "Measurements().claim('comparison', 'spec-ngram'); print('claimed', flush=True); time.sleep(600)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=served.environment(), text=True)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "claimed\n"
+        who = f"a comparison (spec-ngram) is running in another vtop (pid {other.pid}, since "
+        assert who in served.fails(1, "load", "demo", *SMALL)
+        assert who in served.fails(1, "compare", "baseline", "sequential", "--sim", "--repeats", "1")
+    finally:
+        other.kill()
+        other.communicate()
+    assert "6 of 6 ok" in served("load", "demo", *SMALL).out
+    assert list((served.directory("STATE") / "measuring").glob("*.json")) == []

@@ -184,18 +184,18 @@ class Discovery:
             own: vtop's servers, which are not foreign whatever their address looks like.
         """
         ours = {pid for status in own for pid in status.pids}
-        known = {_address(status.url) for status in own if status.pids}
-        given = [url for url in self._urls if _address(url) not in known]
-        known |= {_address(url) for url in given}
+        known = {address_of(status.url) for status in own if status.pids}
+        given = [url for url in self._urls if address_of(url) not in known]
+        known |= {address_of(url) for url in given}
         asked = [self._look(url) for url in given]
         if self._processes:
             for process in await asyncio.to_thread(find_processes, ours):
                 url = base_url(process.host, process.port)
-                if _address(url) not in known:
-                    known.add(_address(url))
+                if address_of(url) not in known:
+                    known.add(address_of(url))
                     asked.append(self._look(url, process))
         found = list(await asyncio.gather(*asked))
-        if self._processes and _address(DEFAULT_URL) not in known and await self._serves_vllm(DEFAULT_URL):
+        if self._processes and address_of(DEFAULT_URL) not in known and await self._serves_vllm(DEFAULT_URL):
             found.append(await self._look(DEFAULT_URL))
         return tuple(found)
 
@@ -246,8 +246,12 @@ class Discovery:
             return False
 
 
-def _address(url: str) -> tuple[str, int]:
-    """Host and port, so that `localhost` and `127.0.0.1` are one server."""
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port of a URL, so that `localhost` and `127.0.0.1` are one server.
+
+    Raises:
+        ValueError: the port is none.
+    """
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -16,6 +16,7 @@ from vtop.presets import ServerSpec
 from vtop.results import store
 from vtop.results.comparison import CompareProgress, CompareRequest, ConfigurationFacts
 from vtop.servers.status import StopReport
+from vtop.service.measuring import COMPARISON, Claim
 from vtop.service.predicting import floor_times, speculation_step_cost
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Comparisons:
         self._runner: CompareRunner | None = None
         self._request: CompareRequest | None = None
         self._ending: asyncio.Future[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
 
     def _make(self, request: CompareRequest) -> CompareRunner:
         self._request = request
@@ -61,19 +63,49 @@ class Comparisons:
         """Begins."""
         self._must_be_idle()
         self._check(request)
-        self._runner = await asyncio.to_thread(self._make, request)
-        return self._runner.start(request)
+        return await self._run(request, lambda runner: runner.start(request))
 
     async def resume(self, run_id: str) -> str:
         """Goes on with one that was cut."""
         self._must_be_idle()
         directory = store.run_directory(run_id)
         request = load_record(directory).request
-        self._runner = await asyncio.to_thread(self._make, request)
-        return self._runner.resume(directory)
+        return await self._run(request, lambda runner: runner.resume(directory))
+
+    async def _run(self, request: CompareRequest, begin: Callable[[CompareRunner], str]) -> str:
+        """Begins, with everything that will be measured claimed until the end."""
+        claim = await asyncio.to_thread(
+            self._service.measurements.claim, COMPARISON, ", ".join(request.presets), gpus=self._gpus(request)
+        )
+        try:
+            runner = await asyncio.to_thread(self._make, request)
+            run_id = begin(runner)
+        except BaseException:
+            claim.release()
+            raise
+        self._runner = runner
+        self._releasing = asyncio.create_task(_release_after(runner, claim))
+        return run_id
+
+    def _gpus(self, request: CompareRequest) -> list[str] | None:
+        """UUIDs of the GPUs that its servers will use; None where that is decided at each start, or it is the CPU."""
+        frame = None if request.simulated or self._service.simulated else self._service.launcher.gpu_frame()
+        by_index = {gpu.index: gpu.uuid for gpu in frame.gpus} if frame is not None else {}
+        found: list[str] = []
+        for name in request.presets:
+            wanted = self._service.launcher.preset(name, request.overrides).server.gpus
+            if not isinstance(wanted, list) or not by_index:
+                return None
+            found += [by_index.get(gpu, "") if isinstance(gpu, int) else gpu for gpu in wanted]
+        return found if all(found) else None
+
+    @property
+    def running(self) -> bool:
+        """Whether one is on."""
+        return self._runner is not None and self._runner.running
 
     def _must_be_idle(self) -> None:
-        if self._runner is not None and self._runner.running:
+        if self.running:
             raise VtopError("a comparison is running already", "Wait for its end, or stop it.")
         if self._service.load_running:
             raise VtopError("a load test is running", "Wait for its end, or stop it: both would measure each other.")
@@ -100,7 +132,7 @@ class Comparisons:
 
     async def close(self) -> None:
         """Ends it without waiting: the next vtop finds the server and the record, and can go on."""
-        if self._runner is not None and self._runner.running:
+        if self._runner is not None and self.running:
             self._ending = asyncio.ensure_future(self._runner.stop())
 
     # What the runner drives
@@ -129,7 +161,7 @@ class Comparisons:
     async def _load(self, request: LoadRequest, follow: Callable[[LoadProgress], None]) -> LoadResult:
         unfollow = self._service.follow_load(follow)
         try:
-            await self._service.start_load(request)
+            await self._service.start_aimed_load(self._service.aim(request))
             return await self._service.wait_load()
         except asyncio.CancelledError:
             await self._service.stop_load()
@@ -165,6 +197,13 @@ class Comparisons:
         if request.simulated or self._service.simulated:
             return find_card(request.gpu or self._service.options.gpu)
         return self._service.launcher.card()
+
+
+async def _release_after(runner: CompareRunner, claim: Claim) -> None:
+    try:
+        await runner.wait()
+    finally:
+        claim.release()
 
 
 def _weights(spec: ServerSpec, card: Card | None) -> float | None:

@@ -27,6 +27,7 @@ from vtop.load.shapes import load_shapes
 from vtop.load.workload import WORKLOADS
 from vtop.presets import Preset
 from vtop.results import store
+from vtop.servers.discovery import address_of
 from vtop.servers.durations import last_start
 from vtop.servers.logs import last_lines
 from vtop.servers.status import ServerState, ServerStatus, StopReport
@@ -34,6 +35,7 @@ from vtop.servers.supervisor import Supervisor
 from vtop.service.gpu_memory import memory_left
 from vtop.service.judging import Judge
 from vtop.service.launching import Launch, Launcher
+from vtop.service.measuring import LOAD_TEST, Claim, Measurements
 from vtop.service.options import ServiceOptions
 from vtop.service.remembering import remember_preset, remember_scratch, remove_scratch
 from vtop.service.watching import Watch, access_to, make_hub
@@ -65,6 +67,8 @@ class VtopService:
         self._loads = LoadRunner(clock=self._clock, server_window=self._windows.read)
         self._windows.record_into(self._loads)
         self._comparisons: Comparisons | None = None
+        self.measurements = Measurements(clock=self._clock)
+        self._claim_of_load: asyncio.Task[None] | None = None
         self.supervisor.before_stop.append(self._release)
         self._unsubscribe: Callable[[], None] | None = None
         self._recorder: Recorder | None = None
@@ -117,6 +121,9 @@ class VtopService:
         _, late = await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
         for task in late:
             task.cancel()
+        if self._claim_of_load is not None:
+            self._claim_of_load.cancel()
+            await asyncio.wait({self._claim_of_load}, timeout=0.05)
         if self._recorder is not None:
             self._recorder.close()
 
@@ -276,10 +283,55 @@ class VtopService:
     async def start_load(self, request: LoadRequest) -> str:
         """See `contract.Service`."""
         self._may_change()
+        if self._comparisons is not None and self._comparisons.running:
+            raise VtopError("a comparison is running", "Wait for its end, or stop it: both would measure each other.")
         aimed = self.aim(request)
-        self._windows.aim(aimed)
+        claim = None if self._loads.running else await asyncio.to_thread(self._claim, aimed)
+        try:
+            run_id = await self.start_aimed_load(aimed)
+        except BaseException:
+            if claim is not None:
+                claim.release()
+            raise
+        if claim is not None:
+            self._claim_of_load = asyncio.create_task(self._release_after_load(claim))
+        return run_id
+
+    async def start_aimed_load(self, request: LoadRequest) -> str:
+        """Starts a load test that has been aimed, for a caller that has claimed what it loads.
+
+        Raises:
+            VtopError: it cannot be started.
+        """
+        self._windows.aim(request)
         await self._windows.looked()
-        return await self._loads.start(aimed)
+        return await self._loads.start(request)
+
+    def _claim(self, request: LoadRequest) -> Claim:
+        """Keeps other vtops from measuring the same server or GPU.
+
+        Raises:
+            VtopError: one of them does.
+        """
+        try:
+            host, port = address_of(request.url)
+        except ValueError:
+            host, port = "", 0  # no address: the load test itself says so
+        there = [s for s in self._watch.statuses() if s.url.rstrip("/") == request.url.rstrip("/")]
+        return self.measurements.claim(
+            LOAD_TEST,
+            f"{request.workload} on {request.server or f'{host}:{port}'}",
+            servers=(f"{host}:{port}",),
+            gpus=next((status.gpu_uuids for status in there), None),
+            local=host == "localhost" or any(status.owned for status in there),
+        )
+
+    async def _release_after_load(self, claim: Claim) -> None:
+        try:
+            with contextlib.suppress(VtopError):
+                await self._loads.wait()
+        finally:
+            claim.release()
 
     def follow_load(self, callback: Callable[[LoadProgress], None]) -> Callable[[], None]:
         """Calls back with each new state of load tests; returns the way to stop it."""

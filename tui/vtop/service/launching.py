@@ -51,7 +51,8 @@ class Launcher:
 
     def __init__(self, options: ServiceOptions, gpu_frame: Callable[[], GpuFrame | None]) -> None:
         self._options = options
-        self._gpu_frame = gpu_frame
+        self.gpu_frame = gpu_frame
+        """The newest GPU readings of this machine, or None."""
 
     def catalog(self) -> Catalog:
         """Presets as the files say now."""
@@ -126,7 +127,7 @@ class Launcher:
     ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, tuple[str, ...]]:
         """CUDA indices for the child, UUIDs for matching, and what to say about the choice."""
         wanted = preset.server.gpus
-        frame = self._gpu_frame()
+        frame = self.gpu_frame()
         gpus = frame.gpus if frame is not None else ()
         if wanted is None or (installation is not None and installation.device == "cpu"):
             return None, None, ()
@@ -147,7 +148,7 @@ class Launcher:
 
     def _memory_warnings(self, launch: Launch) -> list[str]:
         """Whether the wanted share of memory is free on the GPUs of a start, and who has it."""
-        frame = self._gpu_frame()
+        frame = self.gpu_frame()
         uuids = launch.commands[0].gpus
         if launch.installation is None or frame is None or not uuids:
             return []
@@ -161,7 +162,7 @@ class Launcher:
         """The card that a new server would run on."""
         if self._options.simulated:
             return find_card(self._options.gpu)
-        frame = self._gpu_frame()
+        frame = self.gpu_frame()
         return find_card(frame.gpus[0].name) if frame is not None and frame.gpus else None
 
     def plan(self, launch: Launch, name: str, expected_s: float | None, fit: Sequence[tuple[str, str]]) -> LaunchPlan:
