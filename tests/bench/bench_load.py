@@ -61,7 +61,7 @@ def measure(client: str, streams: int, *options: str, tokens: int = TOKENS, wave
         return None
     mock = Mock(*options)
     try:
-        wanted = [mock.url, str(streams), str(waves * streams), str(tokens), "1" if options else "0"]
+        wanted = [mock.url, str(streams), str(waves * streams), str(tokens), "1" if "--stamps" in options else "0"]
         command = [*pinned(1), python, str(HERE / f"load_client_{client}.py"), *wanted]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=300, check=False)
         if done.returncode:
@@ -135,7 +135,7 @@ def bench_cost() -> list[Row]:
 
 def bench_many() -> list[Row]:
     """2,000 streams of 10 tokens a second, server and client on two cores."""
-    slow = ("--first", "1.0", "--step", "0.1")
+    slow = ("--first", "1.0", "--step", "0.1", "--stamps")
     ours = measure("vtop", 2000, *slow, tokens=40)
     theirs = measure("vllm", 2000, *slow, tokens=40)
     if ours is None:

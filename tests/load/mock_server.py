@@ -4,7 +4,8 @@ Truth in every mode unless told otherwise: the first token 200 ms after the requ
 all streams together, `max_tokens` tokens (100 by default), then a finish chunk, a usage chunk and `[DONE]`. At n = 100:
 TTFT 0.200 s, E2E 1.19 s, TPOT 10.0 ms.
 
-Run: `python mock_server.py [--first S] [--step S]`; it prints its port and ends when its standard input closes.
+Run: `python mock_server.py [--first S] [--step S] [--stamps]`; it prints its port and ends when its standard input
+closes.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def event(fields: dict[str, object]) -> bytes:
 class Mock:
     """Shared by all connections: the engine's step and what was seen."""
 
-    def __init__(self, first_s: float, step_s: float, vllm: bool) -> None:
+    def __init__(self, first_s: float, step_s: float, vllm: bool, stamps: bool = False) -> None:
+        self.stamps = stamps
+        """Each event says on the monotonic clock when it was made, in `created`."""
         self.first_s = first_s
         self.step_s = step_s
         self.vllm = vllm
@@ -96,6 +99,8 @@ class Answering:
         self.running = bool(options.get("continuous_usage_stats"))  # type: ignore[attr-defined]
         self.prompt_tokens = _prompt_tokens(fields)
         self.asked_s = asked_s
+        self.created = int(time.time())
+        """The same in all events of an answer, as a server does it."""
         self.made = 0
         self.per_step = 4 if self.model == "chunk4" else 1
         self.steps = 0
@@ -120,7 +125,7 @@ class Answering:
         fields: dict[str, object] = {
             "id": "c-1",
             "object": "chunk",
-            "created": time.monotonic_ns(),
+            "created": time.monotonic_ns() if self.mock.stamps else self.created,
             "model": self.model,
             "choices": [choice],
         }
@@ -329,8 +334,9 @@ async def serve() -> None:
     parser.add_argument("--first", type=float, default=0.2)
     parser.add_argument("--step", type=float, default=0.01)
     parser.add_argument("--not-vllm", action="store_true")
+    parser.add_argument("--stamps", action="store_true")
     options = parser.parse_args()
-    mock = Mock(options.first, options.step, not options.not_vllm)
+    mock = Mock(options.first, options.step, not options.not_vllm, options.stamps)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(mock), "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)

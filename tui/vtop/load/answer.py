@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from vtop.load.event_form import EventForm, learn
 from vtop.load.sse import SseParser
 
 FAILED_ENDS = frozenset({"abort", "error"})
@@ -121,6 +122,8 @@ def read_answer(
     reader = _Reader(keep_text)
     stamp = 0.0
     for stamp, chunk in reads:
+        if reader.form is not None and parser.between and reader.repeated(stamp, chunk):
+            continue
         for data in parser.feed(chunk):
             reader.event(stamp, data)
     if ended_in_order:
@@ -131,6 +134,9 @@ def read_answer(
 
 class _Reader:
     def __init__(self, keep_text: bool) -> None:
+        self.form: EventForm | None = None
+        """How the stream's token events look, once that is known."""
+        self._may_learn = 4
         self._keep_text = keep_text
         self._answer = Answer()
         self._counts: list[int] = []
@@ -147,6 +153,7 @@ class _Reader:
             return
         if data[:6] == b"[DONE]":
             answer.done = True
+            self.form = None
             return
         answer.events += 1
         try:
@@ -161,37 +168,67 @@ class _Reader:
         choices = event.choices
         bare = event.usage is None and event.error is None and choices is not None and len(choices) == 1
         if bare and choices is not None and self._plain_token(stamp, choices[0]):
+            if self._may_learn:
+                self._learn(data, choices[0])
             return
         if event.error or event.object == "error":
             raw = {"error": event.error} if event.error else {"message": event.message, "code": event.code}
             answer.error, answer.error_code = error_words(raw)
+            self.form = None
             return
         usage = event.usage
         if usage is not None:
-            if usage.prompt_tokens is not None:
+            if usage.prompt_tokens is not None and usage.prompt_tokens != answer.prompt_tokens:
                 answer.prompt_tokens = usage.prompt_tokens
+                self.form = None
             if usage.completion_tokens is not None:
                 answer.output_tokens = usage.completion_tokens
             if isinstance(usage.prompt_tokens_details, dict):
                 cached = usage.prompt_tokens_details.get("cached_tokens")
-                answer.cached_tokens = cached if isinstance(cached, int) else answer.cached_tokens
+                if isinstance(cached, int) and cached != answer.cached_tokens:
+                    answer.cached_tokens = cached
+                    self.form = None
         if choices:
             self._choices_of(stamp, choices, None if usage is None else usage.completion_tokens)
+            if self._may_learn and len(choices) == 1 and _is_plain(choices[0]):
+                self._learn(data, choices[0])
+
+    def _learn(self, data: bytes, choice: _Choice) -> None:
+        """Tries to take the form of this event for that of the stream's others."""
+        self._may_learn -= 1
+        found = learn(data, choice.text if choice.delta is None else choice.delta.content, _decode)
+        if found is not None:
+            self.form = found
+
+    def repeated(self, stamp: float, chunk: bytes) -> bool:
+        """Takes in a read that is one event of the known form; False if it is anything else."""
+        assert self.form is not None
+        found = self.form.read(chunk)
+        if found is None:
+            return False
+        text, running = found
+        answer = self._answer
+        answer.events += 1
+        rose = 0
+        if running is not None:
+            rose = running if self._running is None else max(0, running - self._running)
+            self._running = answer.output_tokens = running
+        if text:
+            if answer.first_answer_stamp is None:
+                answer.first_answer_stamp = stamp
+            if self._keep_text:
+                self._first_text.append(text)
+        if text or rose:
+            answer.token_stamps.append(stamp)
+            self._choices.append(0)
+            self._counts.append(rose)
+            if running is None:
+                self._all_counted = False
+        return True
 
     def _plain_token(self, stamp: float, choice: _Choice) -> bool:
         """Takes in the most frequent event, text and nothing else; False if it is any other."""
-        delta = choice.delta
-        if (
-            delta is None
-            or not delta.content
-            or choice.finish_reason
-            or choice.index
-            or type(delta.content) is not str
-            or delta.reasoning
-            or delta.reasoning_content
-            or delta.tool_calls
-            or delta.function_call
-        ):
+        if not _is_plain(choice):
             return False
         answer = self._answer
         if answer.first_answer_stamp is None:
@@ -201,7 +238,7 @@ class _Reader:
         self._counts.append(0)
         self._all_counted = False
         if self._keep_text:
-            self._first_text.append(delta.content)
+            self._first_text.append(choice.text if choice.delta is None else choice.delta.content)
         return True
 
     def _choices_of(self, stamp: float, choices: list[_Choice], running: int | None) -> None:
@@ -266,6 +303,20 @@ class _Reader:
         if self._counts and self._all_counted:
             answer.token_counts = self._counts
         return answer
+
+
+def _is_plain(choice: _Choice) -> bool:
+    """Text of the first choice and nothing else: the most frequent event."""
+    delta = choice.delta
+    if choice.finish_reason or choice.index:
+        return False
+    if delta is None:
+        return type(choice.text) is str and choice.text != ""
+    return (
+        type(delta.content) is str
+        and delta.content != ""
+        and not (delta.reasoning or delta.reasoning_content or delta.tool_calls or delta.function_call)
+    )
 
 
 def _tolerant(value: Any) -> Any:

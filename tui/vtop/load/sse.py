@@ -13,11 +13,12 @@ class SseParser:
     is no event.
     """
 
-    __slots__ = ("_begun", "_between", "_data", "_skip_newline", "_tail")
+    __slots__ = ("_begun", "_data", "_skip_newline", "_tail", "between")
 
     def __init__(self) -> None:
         self._begun = False
-        self._between = False
+        self.between = False
+        """The next byte begins an event."""
         self._skip_newline = False
         self._tail = b""
         self._data: list[bytes] = []
@@ -25,7 +26,7 @@ class SseParser:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Takes the next bytes and returns the data of every event that they complete."""
         if (
-            self._between
+            self.between
             and chunk.startswith(b"data: ")
             and chunk.endswith(b"\n\n")
             and chunk.count(b"\n") == 2
@@ -35,7 +36,7 @@ class SseParser:
             # By far the most frequent read: one whole event.
             return [chunk[6:-2]]
         events = self._feed(chunk)
-        self._between = self._begun and not (self._tail or self._data or self._skip_newline)
+        self.between = self._begun and not (self._tail or self._data or self._skip_newline)
         return events
 
     def _feed(self, chunk: bytes) -> list[bytes]:
@@ -56,7 +57,7 @@ class SseParser:
         events = self._lines(b"\n\n")
         self._tail = b""
         self._data = []
-        self._between = self._begun
+        self.between = self._begun
         return events
 
     def _whole_events(self, chunk: bytes) -> list[bytes]:
