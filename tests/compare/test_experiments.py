@@ -84,8 +84,20 @@ def test_the_sentence_has_ratio_interval_verdict_and_what_moved() -> None:
     )  # fmt: skip
     assert said == (
         "With the workload `prefix`, prefix-caching gave 1.30x (1.25 to 1.36x) the output tokens/s of baseline: "
-        "faster; TTFT p50 400 ms to 100 ms, 90 % prefix hits."
+        "faster; TTFT p50 400 ms to 100 ms, faster; 90 % prefix hits."
     )
+
+
+def test_more_gpus_are_said_with_what_each_of_them_gave() -> None:
+    rows = (row("baseline", 500.0, gpus=1), row("tensor-parallel", 1500.0, ratio=3.0, verdict="faster", gpus=4))
+    assert "(with 4 GPUs against 1, 0.750x a GPU)" in result_sentence(progress(BY_NAME["tensor-parallel"], *rows))
+
+
+def test_a_high_acceptance_is_said_with_how_often_there_was_a_guess() -> None:
+    rows = (row("baseline", 500.0), row("spec-ngram", 490.0, ratio=0.98, verdict="slower", acceptance=0.82,
+                                        guessed_share=0.007))  # fmt: skip
+    said = result_sentence(progress(BY_NAME["speculative-decoding"], *rows))
+    assert "a guess in 0.7 % of the steps, 82 % of the guessed tokens accepted" in said
 
 
 def test_a_simulated_sentence_is_marked() -> None:

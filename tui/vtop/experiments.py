@@ -13,6 +13,9 @@ SIMULATED_WARMUP = 4
 """Requests before the clock of a short simulation: there are no kernels to warm, only connections to open."""
 
 
+LEAST = "Does not help"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One load of an experiment; None: the workload's own."""
@@ -20,6 +23,7 @@ class Trial:
     workload: str
     why: str
     """What the optimization can (or cannot) do with it, as a clause."""
+    heading: str = "Shows it off"
     concurrency: int | None = None
     simulated_requests: int = 32
     """In simulations, whose time passes as slowly as real time, a shorter run will do."""
@@ -93,6 +97,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         # One at a time takes longest of all, so its simulated answers are shorter still.
         shows_off=Trial(workload="demo", why="16 at once share each reading of the weights", simulated_tokens=32),
         does_not_help=Trial(
+            heading=LEAST,
             workload="demo", why="one at a time leaves nothing to share", concurrency=1, simulated_requests=6
         ),
         watch="Batch occupancy: requests running against waiting, and tokens per step, in the engine panel.",
@@ -107,7 +112,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ),
         presets=("baseline", "prefix-caching"),
         shows_off=Trial(workload="prefix", why="10 prefixes of 2,048 tokens come again and again"),
-        does_not_help=Trial(workload="random", why="no two prompts begin alike"),
+        does_not_help=Trial(heading=LEAST, workload="random", why="no two prompts begin alike"),
         watch="Prefix hit rate in the engine panel, and TTFT falling; TPOT only where prefills interrupted it.",
     ),
     Experiment(
@@ -120,7 +125,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ),
         presets=("baseline", "spec-ngram"),
         shows_off=Trial(workload="repeat", why="the answer repeats the prompt, so it is easy to guess"),
-        does_not_help=Trial(workload="random", why="there is nothing to guess from"),
+        does_not_help=Trial(heading=LEAST, workload="random", why="there is nothing to guess from"),
         watch="Accepted tokens by position and the mean acceptance length against the break-even line (key e).",
     ),
     Experiment(
@@ -134,6 +139,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         presets=("baseline", "awq"),
         shows_off=Trial(workload="decode", why="long answers read the weights at each token", simulated_requests=16),
         does_not_help=Trial(
+            heading=LEAST,
             workload="long", why="long prompts are bound by arithmetic", simulated_requests=8, simulated_tokens=8
         ),
         watch="Weights, KV capacity and the TPOT floor (key e), and TPOT coming down to the new floor.",
@@ -144,7 +150,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         what=(
             "On one GPU a long prefill stands in the way of everybody's next token. Prefill and decode on GPUs of "
             "their own keep out of each other's way, and the KV cache travels between them. It steadies TPOT and lets "
-            "TTFT be tuned apart; it uses two GPUs and does not raise throughput by itself."
+            "TTFT be tuned apart; it takes two GPUs, which together seldom give twice the throughput of one."
         ),
         presets=("baseline", "pd-disaggregation"),
         shows_off=Trial(
@@ -153,7 +159,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             simulated_requests=12,
             simulated_tokens=32,
         ),
-        does_not_help=Trial(workload="decode", why="short prompts hardly interrupt it", simulated_requests=16),
+        does_not_help=Trial(
+            heading=LEAST, workload="decode", why="short prompts hardly interrupt it", simulated_requests=16
+        ),
         watch="Prefill and decode server side by side: prompt tokens at one, generated ones at the other; P95 of TPOT.",
     ),
     Experiment(
@@ -167,8 +175,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         presets=("baseline", "tensor-parallel"),
         shows_off=Trial(workload="decode", why="each GPU reads a quarter of the weights", simulated_requests=16),
         does_not_help=Trial(
+            heading="Pays least",
             workload="long",
-            why="long prompts send much between the GPUs at each layer",
+            why="long prompts send much between the GPUs at each layer, so each gives less than it would alone",
             simulated_requests=8,
             simulated_tokens=8,
         ),
@@ -222,8 +231,11 @@ def result_sentence(progress: CompareProgress) -> str:
     if after.ratio_low is not None and after.ratio_high is not None:
         reach = f" ({units.significant(after.ratio_low)} to {units.significant(after.ratio_high)}x)"
     said = f"{after.preset} gave {ratio}{reach} the output tokens/s of {before.preset}: {after.verdict}"
+    if before.gpus and after.gpus and before.gpus != after.gpus:
+        each = "" if after.ratio is None else f", {units.significant(after.ratio * before.gpus / after.gpus)}x a GPU"
+        said += f" (with {after.gpus} GPUs against {before.gpus}{each})"
     details = _details(before, after)
-    return f"{mark}{load[0].upper()}{load[1:]}, {said}{'; ' + ', '.join(details) if details else ''}."
+    return f"{mark}{load[0].upper()}{load[1:]}, {said}{'; ' + '; '.join(details) if details else ''}."
 
 
 def _details(before: CompareRow, after: CompareRow) -> list[str]:
@@ -233,7 +245,7 @@ def _details(before: CompareRow, after: CompareRow) -> list[str]:
         ("TPOT", before.tpot_p50_s, after.tpot_p50_s, after.tpot_verdict),
     ):
         if verdict in ("faster", "slower") and one is not None and two is not None:
-            said.append(f"{name} p50 {units.duration(one)} to {units.duration(two)}")
+            said.append(f"{name} p50 {units.duration(one)} to {units.duration(two)}, {verdict}")
     if after.prefix_hit_rate:
         said.append(f"{units.percent(after.prefix_hit_rate)} prefix hits")
     if after.acceptance is not None:

@@ -18,7 +18,7 @@ from vtop.service import VtopService
 
 def _list() -> None:
     rows = [(e.name, " · ".join(e.presets), e.shows_off.workload, _load(e, 1)) for e in EXPERIMENTS]
-    say(table(rows, ("EXPERIMENT", "PRESETS", "SHOWS OFF", "DOES NOT HELP")))
+    say(table(rows, ("EXPERIMENT", "PRESETS", "SHOWS OFF", "HELPS LEAST OR NOT")))
     say("`vtop experiment NAME --sim` runs one without a GPU.")
 
 
@@ -29,8 +29,8 @@ def _load(experiment: Experiment, index: int) -> str:
 
 def _introduce(experiment: Experiment) -> None:
     note(f"{experiment.title}. {experiment.what}")
-    for index, words in ((0, "Shows it off"), (1, "Does not help")):
-        note(f"{words}: `{_load(experiment, index)}`, {experiment.trials[index].why}.")
+    for index, trial in enumerate(experiment.trials):
+        note(f"{trial.heading}: `{_load(experiment, index)}`, {trial.why}.")
     note(f"Watch: {experiment.watch}")
 
 

@@ -43,7 +43,15 @@ def new_record(request: CompareRequest, order: str, wall_s: float, base: Path | 
         seed=request.seed if request.seed is not None else secrets.randbelow(2**31 - 10_000),
         steps=plan_steps(labels, request.repeats, order),
         repeat_command=repeat_command(request),
+        warnings=_not_in_real_time(request),
     )
+
+
+def _not_in_real_time(request: CompareRequest) -> tuple[str, ...]:
+    speed = request.overrides.get("args.speed") if request.simulated else None
+    if speed is None:
+        return ()
+    return (f"simulated time ran {speed} times as fast: rates and latencies are not those of the card",)
 
 
 def save_record(record: ComparisonRecord) -> None:

@@ -145,6 +145,7 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
         tpot_ratio_low=tpot.low,
         tpot_ratio_high=tpot.high,
         version=version_of(own),
+        gpus=max((len(run.fingerprint["gpu_uuid"]) for run in runs if run.fingerprint.get("gpu_uuid")), default=None),
     )
     notes += explain(row, own.facts, runs[0].request.workload if runs else "")
     return replace(row, notes=tuple(notes))

@@ -108,6 +108,8 @@ class CompareRow:
     beside_tpot_ratio: float | None = None
     beside_tpot_verdict: str = ""
     beside_predicted_ratio: float | None = None
+    gpus: int | None = None
+    """How many it used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ LOAD_DEFINITIONS: tuple[tuple[str, str], ...] = (
 """(name, formula), the client's view, as in docs/numbers.md."""
 
 COMPARE_DEFINITIONS: tuple[tuple[str, str], ...] = (
-    ("the run is the unit", "each value is a geometric mean over runs; prompts are fresh each round, the same within it"),
+    ("the run is the unit", "values are geometric means over runs; prompts are fresh each round, the same within it"),
     ("x, interval", "mean and 95 % t interval of the paired differences of logarithms, round by round"),
     ("verdict", "on output tok/s alone; TTFT and TPOT (p50) have their own. Below 1 % nothing is called a difference"),
     ("could be up to x %", "the far end of the interval: larger differences are ruled out, with 95 % confidence"),

@@ -185,7 +185,8 @@ def _beside_table(rows: tuple[CompareRow, ...]) -> Table:
 
 def _why_table(rows: tuple[CompareRow, ...]) -> Table:
     headers = ("configuration", "predicted x", "measured x", "DRAM %", "J/token", "prefix hits", "steps with a guess",
-               "guesses accepted", "KV capacity", "weights", "vLLM")  # fmt: skip
+               "guesses accepted", "KV capacity", "weights", "GPUs",
+               "vLLM")  # fmt: skip
     return Table(
         headers,
         tuple(
@@ -202,6 +203,7 @@ def _why_table(rows: tuple[CompareRow, ...]) -> Table:
                 units.percent(row.acceptance),
                 units.DASH if row.kv_capacity_tokens is None else f"{units.count(row.kv_capacity_tokens)} tokens",
                 units.gib(row.weights_bytes),
+                units.count(row.gpus),
                 row.version or units.DASH,
             )
             for row in rows

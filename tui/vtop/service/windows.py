@@ -9,6 +9,8 @@ from typing import Any
 from vtop.clock import Clock
 from vtop.load.progress import LoadProgress, LoadRequest
 from vtop.load.runner import LoadRunner
+from vtop.servers.deployment import halves_of
+from vtop.servers.status import ServerStatus
 from vtop.telemetry.gpu.matching import gpus_of, gpus_there, process_label
 from vtop.telemetry.scrape import Poller, ServerAccess
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
@@ -140,9 +142,9 @@ class LoadWindows:
             return
         url = self._request.url.rstrip("/")
         view = next((v for v in snapshot.servers if v.status.url.rstrip("/") == url), None)
-        gpus = own_gpus(view, snapshot.gpus)
+        gpus = own_gpus(view, snapshot)
         self._driver = snapshot.gpu_status.driver
-        self._pids = view.status.pids if view is not None else ()
+        self._pids = tuple(pid for status in working(view, snapshot) for pid in status.pids)
         self._seen.append((snapshot.at_s, view, gpus))
         self._loads.record_timeline(snapshot.at_s, timeline_row(view, gpus))
 
@@ -168,8 +170,10 @@ class LoadWindows:
         frames = [gpus for _, _, gpus in seen if gpus]
         if frames:
             context["gpu"] = self._gpu(frames, start_s, end_s, context["server"])
-            context["fingerprint"]["gpu"] = sorted({gpu.name for gpu in frames[-1]})
-            context["fingerprint"]["gpu_uuid"] = sorted({gpu.uuid for gpu in frames[-1]})
+        used = next((gpus for _, _, gpus in reversed(self._seen) if gpus), ())
+        if used:
+            context["fingerprint"]["gpu"] = sorted({gpu.name for gpu in used})
+            context["fingerprint"]["gpu_uuid"] = sorted({gpu.uuid for gpu in used})
             context["fingerprint"]["driver"] = self._driver
         return context
 
@@ -210,12 +214,20 @@ class LoadWindows:
             await self._poller.close()
 
 
-def own_gpus(view: ServerView | None, gpus: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
+def working(view: ServerView | None, snapshot: Snapshot) -> tuple[ServerStatus, ...]:
+    """The servers that do the work of one: itself, or the prefill and decode servers behind a router."""
+    if view is None:
+        return ()
+    return tuple(halves_of(view.status, [other.status for other in snapshot.servers])) or (view.status,)
+
+
+def own_gpus(view: ServerView | None, snapshot: Snapshot) -> tuple[GpuReading, ...]:
     """The GPUs of one server; the only one of this machine where no server is known."""
     if view is None:
-        here = gpus_there("", gpus)
+        here = gpus_there("", snapshot.gpus)
         return here if len(here) == 1 else ()
-    return gpus_of(view.status, gpus)
+    used = {gpu.uuid for status in working(view, snapshot) for gpu in gpus_of(status, snapshot.gpus)}
+    return tuple(gpu for gpu in snapshot.gpus if gpu.uuid in used)
 
 
 def strangers(gpus: Sequence[GpuReading], own_pids: Sequence[int]) -> list[str]:

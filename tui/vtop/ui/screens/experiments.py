@@ -28,8 +28,8 @@ def detail_rows(experiment: Experiment, trial: Trial, width: int) -> list[Line]:
     rows.append(Line())
     without, with_it = experiment.presets
     rows += _indented(f"Presets: {without}, then {with_it}; {REPEATS} runs of each, interleaved.", width)
-    for one, words in zip(experiment.trials, ("Shows it off", "Does not help"), strict=True):
-        text = f"{words}: {_load(one)}, {one.why}."
+    for one in experiment.trials:
+        text = f"{one.heading}: {_load(one)}, {one.why}."
         rows += _indented(text, width, "strong" if one is trial else "dim")
     rows.append(Line())
     return rows + _indented(f"Watch: {experiment.watch}", width)
