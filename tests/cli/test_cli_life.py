@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from cli.vtop_process import Vtop, until
+from cli.vtop_process import Outcome, Vtop, until
 from sim.simprocess import free_port
+from ui.pseudo_terminal import Terminal
 
 QUICK = ("--set", "port=auto", "--set", "args.startup-s=0.2")
 KEY = "sk-do-not-show-4711"
@@ -27,21 +30,42 @@ def _every_argv() -> str:
     return "\n".join(words)
 
 
+def _recorded(vtop: Vtop, file: Path, during: Callable[[], object]) -> bytes:
+    """All that the dashboard wrote to its terminal while it recorded something."""
+    terminal = Terminal([sys.executable, "-m", "vtop", "--record", str(file)], (120, 40), vtop.environment())
+    try:
+        terminal.wait_for("READY", 60)
+        during()
+        assert until(lambda: terminal.read(0.1) >= 0 and file.stat().st_size > 2000)
+        terminal.press("q")
+        assert terminal.ended(30) == 0
+        return bytes(terminal.output)
+    finally:
+        terminal.close()
+
+
 def test_a_key_stands_in_the_environment_and_nowhere_else(vtop: Vtop) -> None:
+    """Not in `ps`, the screen, what is printed, the log, the state, the runs, the cache, nor in a recording."""
     vtop.env["MY_KEY"] = KEY
     keyed = ("--set", "api_key=env:MY_KEY")
     shown = vtop("start", "baseline", "--sim", *QUICK, *keyed, "--dry-run")
     started = vtop("start", "baseline", "--sim", *QUICK, *keyed, "--wait")
     argv = _every_argv()
-    loaded = vtop("load", "demo", "-n", "4", "-c", "2", "--max-tokens", "8")
+    done: list[Outcome] = []
+    load = ("load", "demo", "-n", "4", "-c", "2", "--max-tokens", "8")
+    recording = vtop.home / "screen.rec.gz"
+    screen = _recorded(vtop, recording, lambda: done.append(vtop(*load)))
     status = vtop("status", "--json", "--window", "0.5")
     (server,) = [s for s in status.json()["servers"] if s["status"]["name"] == "baseline"]
     assert server["scrape"]["state"] == "ok"
     stopped = vtop("stop", "baseline", "--yes")
-    everything = [argv, *(text for done in (shown, started, loaded, status, stopped) for text in (done.out, done.err))]
-    assert not [text for text in everything if KEY in text]
-    assert not [path for path, content in vtop.files().items() if KEY.encode() in content]
-    assert "4 of 4 ok" in loaded.out
+    words = [text for outcome in (shown, started, *done, status, stopped) for text in (outcome.out, outcome.err)]
+    assert not [text for text in (argv, screen.decode(errors="replace"), *words) if KEY in text]
+    files = {**vtop.files(), recording: zlib.decompressobj(31).decompress(recording.read_bytes())}
+    assert b'"baseline"' in files[recording]
+    assert {"server.log", "state.json", "result.json"} <= {path.name for path in files}
+    assert not [path for path, content in files.items() if KEY.encode() in content]
+    assert "4 of 4 ok" in done[0].out
 
 
 def test_a_start_whose_vtop_is_killed_is_adopted_by_the_next(vtop: Vtop) -> None:
