@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from vtop import units
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
 from vtop.ui.glyphs import Glyphs
-from vtop.ui.ink import Line, wrap
+from vtop.ui.ink import Line, printable, wrap
 from vtop.ui.listing import Pager
 from vtop.ui.page import Page
 from vtop.ui.words import (
@@ -51,6 +51,9 @@ def explain_rows(snapshot: Snapshot, server: ServerView | None, width: int, glyp
         title = Line(f" Its own numbers, over {engine.window_s:.0f} s", "title")
         rows += [Line(), title.add(f"  {stale}" if stale else "", "warn")]
         rows += _engine(engine, width)
+        for other in server.engines[1:]:
+            rows += [Line(), Line(f" Another model here: {printable(other.model_name)}", "title")]
+            rows += _engine(other, width)
     for gpu in gpus_of(snapshot, server):
         rows += _gpu(gpu, width)
     if not snapshot.gpus:
@@ -59,6 +62,9 @@ def explain_rows(snapshot: Snapshot, server: ServerView | None, width: int, glyp
     elif server.status.gpu_uuids is None:
         reason = server.status.gpu_reason or "which GPUs this server uses is not known"
         rows += [Line("   ").join(line) for line in wrap(reason, width - 4, "dim")]
+    if engine is not None and engine.notes:
+        rows += [Line(), Line(" What a number means on this server", "title")]
+        rows += _pairs(engine.notes, width)
     missing = dict(engine.missing) if engine else {}
     if missing:
         rows += [Line(), Line(" What this server does not say, and why", "title")]
@@ -109,6 +115,8 @@ def _server(server: ServerView, width: int) -> list[Line]:
             f"{tree.processes}, CPU {units.percent_of_100(tree.cpu_percent)}, memory {units.gib(tree.rss_bytes)}",
             width,
         )
+    if server.joules_per_token is not None:
+        rows += _pair("energy", f"{units.significant(server.joules_per_token)} J a generated token", width)
     scrape = server.scrape
     if scrape.state == "ok":
         rows += _pair(
@@ -159,9 +167,13 @@ def _engine(engine: EngineReading, width: int) -> list[Line]:
         "batch",
         f"{units.count(engine.running)} running · {units.count(engine.waiting)} waiting"
         + (f" ({waiting})" if waiting else "")
-        + f" · {units.count(engine.preemptions)} preempted",
+        + f" · {units.count(engine.preemptions)} preempted"
+        + (f" · {units.count(engine.swapped)} swapped out" if engine.swapped else "")
+        + (f" · {units.count(engine.rejected)} refused at admission" if engine.rejected is not None else ""),
         width,
     )
+    if engine.tokens_per_step is not None:
+        rows += _pair("tokens a step", units.count(engine.tokens_per_step), width)
     kv = f"{units.percent(engine.kv_usage)} of {units.count(engine.kv_capacity_tokens)} tokens"
     if engine.kv_usage_max is not None and engine.engines > 1:
         kv += f" · fullest engine {units.percent(engine.kv_usage_max)}"
@@ -172,7 +184,12 @@ def _engine(engine: EngineReading, width: int) -> list[Line]:
         f"cache · {units.percent(engine.prompt_transferred_share)} transferred",
         width,
     )
-    rows += _pair("prefix cache hits", units.percent(engine.prefix_hit_rate), width)
+    hits = units.percent(engine.prefix_hit_rate)
+    if engine.prefix_hit_rate_since_start is not None:
+        hits += f" · {units.percent(engine.prefix_hit_rate_since_start)} since the server started"
+    if engine.external_hit_rate is not None:
+        hits += f" · {units.percent(engine.external_hit_rate)} in the external cache"
+    rows += _pair("prefix cache hits", hits, width)
     speculation = engine.speculation
     if speculation is not None:
         places = " ".join(units.percent(share) for share in speculation.per_position)
@@ -182,16 +199,48 @@ def _engine(engine: EngineReading, width: int) -> list[Line]:
             f"step" + (f" · by position {places}" if places else ""),
             width,
         )
-    if engine.read_bytes_per_s is not None:
-        rows += _pair("vLLM's own estimate", f"reads {units.bytes_per_s(engine.read_bytes_per_s)} a GPU", width)
+        drafted, wasted = speculation.drafted_tokens_per_s, speculation.wasted_tokens_per_s
+        if drafted is not None:
+            rows += _pair("", f"{units.rate(drafted, 'tok/s')} drafted, {units.rate(wasted, 'tok/s')} in vain", width)
+    rows += _extras(engine, width)
     if engine.finished_by_reason:
         ends = " · ".join(f"{units.count(count)} {why}" for why, count in engine.finished_by_reason.items())
         rows += _pair("finished by", ends, width)
     return rows
 
 
+def _extras(engine: EngineReading, width: int) -> list[Line]:
+    """What only some servers have."""
+    rows: list[Line] = []
+    moved = engine.kv_transfer
+    if moved is not None:
+        parts = [f"{units.rate(moved.tokens_per_s, 'tok/s')} of prompts"] if moved.tokens_per_s is not None else []
+        parts += [units.bytes_per_s(moved.bytes_per_s)] if moved.bytes_per_s is not None else []
+        parts += [f"{units.duration(moved.mean_transfer_s)} each"] if moved.mean_transfer_s is not None else []
+        parts += [f"{units.count(moved.failed)} failed"] if moved.failed is not None else []
+        rows += _pair("KV from elsewhere", " · ".join(parts) or units.DASH, width, "bad" if moved.failed else "")
+    if engine.lora_max is not None:
+        running = ", ".join(map(printable, engine.lora_running)) or "none"
+        waiting = f" · waiting: {', '.join(map(printable, engine.lora_waiting))}" if engine.lora_waiting else ""
+        rows += _pair("LoRA adapters", f"{running} running, of {engine.lora_max} at once{waiting}", width)
+    if engine.sleep_state is not None:
+        rows += _pair("sleep", engine.sleep_state.replace("_", " "), width)
+    if engine.read_bytes_per_s is not None:
+        flops = f" · {engine.flops_per_s / 1e12:.3g} TFLOP/s" if engine.flops_per_s is not None else ""
+        rows += _pair(
+            "vLLM's own estimate",
+            f"reads {units.bytes_per_s(engine.read_bytes_per_s)}, writes {units.bytes_per_s(engine.write_bytes_per_s)}"
+            f"{flops} a GPU",
+            width,
+        )
+    return rows
+
+
 def _gpu(gpu: GpuReading, width: int) -> list[Line]:
-    rows = [Line(), Line(f" GPU {gpu.index}", "title").add(f"  {gpu.name}", "dim")]
+    rows = [
+        Line(),
+        Line(f" GPU {gpu.index}", "title").add(f"  {gpu.name}" + (f" in {gpu.host}" if gpu.host else ""), "dim"),
+    ]
     bandwidth = gpu.bandwidth
     if bandwidth is None:
         rows += _pair("memory bandwidth", gpu.missing.get("bandwidth", "not reported by this card"), width, "dim")

@@ -1,0 +1,87 @@
+"""Explain has every quantity that a reading has, and says what a number means where that is not plain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ui.fake_service import ready, snapshot
+from vtop.ui.glyphs import UNICODE
+from vtop.ui.screens.explain import explain_rows
+from vtop.vllm.reading import EngineReading, KvTransferReading, SpeculationReading
+
+EVERYTHING = EngineReading(
+    model_name="m",
+    window_s=10.0,
+    engines=2,
+    running=3.0,
+    waiting=2.0,
+    waiting_by_reason={"capacity": 1.0, "deferred": 1.0},
+    swapped=5.0,
+    kv_usage=0.25,
+    kv_usage_max=0.5,
+    kv_capacity_tokens=16_000.0,
+    kv_cache_dtype="fp8",
+    prompt_tokens_per_s=200.0,
+    generation_tokens_per_s=400.0,
+    requests_per_s=2.0,
+    finished_by_reason={"stop": 12.0, "abort": 3.0},
+    rejected=7.0,
+    preemptions=6.0,
+    prompt_computed_share=0.5,
+    prompt_cached_share=0.3,
+    prompt_transferred_share=0.2,
+    prefix_hit_rate=0.31,
+    prefix_hit_rate_since_start=0.53,
+    external_hit_rate=0.77,
+    tokens_per_step=64.0,
+    speculation=SpeculationReading(0.75, 3.25, (0.92, 0.78), 90.0, 22.0),
+    kv_transfer=KvTransferReading(50.0, 2e9, 0.004, 1.0),
+    lora_running=("sql", "line1\nline2"),
+    lora_waiting=("chat",),
+    lora_max=4,
+    sleep_state="weights_offloaded",
+    read_bytes_per_s=1.5e12,
+    write_bytes_per_s=2e9,
+    flops_per_s=3e13,
+    missing={"rejected": "vLLM says it from 0.32 on"},
+    notes={"itl": "this version calls it time_per_output_token_seconds"},
+)
+
+
+def text(*engines: EngineReading, joules: float | None = None) -> str:
+    view = replace(ready(), engines=engines, joules_per_token=joules)
+    return "\n".join(line.text for line in explain_rows(snapshot(view), view, 160, UNICODE))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("3 running", "2 waiting (1 capacity · 1 deferred)", "6 preempted", "5 swapped out", "7 refused at admission"),
+        *("25 % of 16,000 tokens", "fullest engine 50 %", "fp8"),
+        *("400 tok/s out", "200 tok/s in", "2.00 requests/s", "12 stop · 3 abort"),
+        *("50 % computed", "30 % prefix cache", "20 % transferred"),
+        *("31 % · 53 % since the server started · 77 % in the external cache", "tokens a step            64"),
+        *("75 % accepted", "3.25 tokens a step", "by position 92 % 78 %", "90.0 tok/s drafted, 22.0 tok/s in vain"),
+        *("50.0 tok/s of prompts · 2.00 GB/s · 4.00 ms each · 1 failed",),
+        *(r"sql, line1\nline2 running, of 4 at once · waiting: chat", "weights offloaded"),
+        *("reads 1.50 TB/s, writes 2.00 GB/s · 30 TFLOP/s a GPU",),
+        *("What a number means on this server", "this version calls it time_per_output_token_seconds"),
+        *("What this server does not say", "vLLM says it from 0.32 on", "0.600 J a generated token"),
+    ],
+)
+def test_each_quantity_is_written_out(words: str) -> None:
+    assert words in text(EVERYTHING, joules=0.6)
+
+
+def test_what_is_unknown_is_a_dash_or_absent_and_never_a_zero() -> None:
+    said = text(EngineReading("m", 10.0))
+    assert "– running · – waiting · – preempted" in said
+    for word in ("LoRA", "KV from elsewhere", "refused", "swapped", "estimate", "sleep", "energy", "0 %"):
+        assert word not in said
+
+
+def test_each_model_of_a_server_has_its_own_numbers() -> None:
+    said = text(EngineReading("coder", 10.0, running=4.0), EngineReading("embed", 10.0, running=9.0))
+    assert said.index("4 running") < said.index("Another model here: embed") < said.index("9 running")
