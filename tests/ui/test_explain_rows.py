@@ -59,7 +59,7 @@ def text(*engines: EngineReading, joules: float | None = None) -> str:
     "words",
     [
         *("3 running", "2 waiting (1 capacity · 1 deferred)", "6 preempted", "5 swapped out", "7 refused at admission"),
-        *("25 % of 16,000 tokens", "fullest engine 50 %", "fp8"),
+        *("25 % of 16.0k tokens", "fullest engine 50 %", "fp8"),
         *("400 tok/s out", "200 tok/s in", "2.00 requests/s", "12 stop · 3 abort"),
         *("50 % computed", "30 % prefix cache", "20 % transferred"),
         *("31 % · 53 % since the server started · 77 % in the external cache", "tokens a step            64"),
