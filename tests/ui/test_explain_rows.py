@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ui.fake_service import ready, snapshot
+from ui.fake_service import gpu, ready, snapshot
 from vtop.ui.glyphs import UNICODE
+from vtop.ui.panels.gpus import gpu_row, gpu_title
 from vtop.ui.screens.explain import explain_rows
 from vtop.vllm.reading import EngineReading, KvTransferReading, SpeculationReading
 
@@ -85,3 +86,13 @@ def test_what_is_unknown_is_a_dash_or_absent_and_never_a_zero() -> None:
 def test_each_model_of_a_server_has_its_own_numbers() -> None:
     said = text(EngineReading("coder", 10.0, running=4.0), EngineReading("embed", 10.0, running=9.0))
     assert said.index("4 running") < said.index("Another model here: embed") < said.index("9 running")
+
+
+def test_a_gpu_of_another_machine_says_where_it_is_wherever_it_is_drawn() -> None:
+    there = gpu(0, host="gpu-7")
+    for width in (60, 80, 160):
+        assert "in gpu-7" in gpu_row(there, width, UNICODE).text
+    assert gpu_title(snapshot(ready(), gpus=[there]), UNICODE).text.startswith("GPU 0 in gpu-7")
+    view = ready(gpu_uuids=(there.uuid,))
+    text_of_it = "\n".join(line.text for line in explain_rows(snapshot(view, gpus=[there]), view, 120, UNICODE))
+    assert "in gpu-7" in text_of_it

@@ -21,7 +21,8 @@ def gpu_title(snapshot: Snapshot, glyphs: Glyphs) -> Line:
     """`GPU 0 · NVIDIA H100 80GB HBM3`, or how many there are."""
     if len(snapshot.gpus) == 1:
         gpu = snapshot.gpus[0]
-        title = Line(f"GPU {gpu.index}", "title").add(" · " + cut(gpu.name, 48, glyphs.ellipsis), "dim")
+        where = f" in {gpu.host}" if gpu.host else ""
+        title = Line(f"GPU {gpu.index}{where}", "title").add(" · " + cut(gpu.name, 48, glyphs.ellipsis), "dim")
     else:
         title = Line(f"{len(snapshot.gpus)} GPUs" if snapshot.gpus else "GPU", "title")
         if snapshot.gpus:
@@ -187,6 +188,8 @@ def gpu_row(gpu: GpuReading, width: int, glyphs: Glyphs) -> Line:
         fields.append(field(f"{gpu.age_s:.0f} s old", "warn", 10))
     elif gpu.throttle:
         fields.append(field("slowed", "warn", 6))
+    if gpu.host:
+        fields.append(field(f"in {gpu.host}", "dim", 10))
     row = pack(fields, width - 1, 1)
     name_room = width - row.width - 3
     if name_room >= 8:
