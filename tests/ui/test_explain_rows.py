@@ -93,6 +93,6 @@ def test_a_gpu_of_another_machine_says_where_it_is_wherever_it_is_drawn() -> Non
     for width in (60, 80, 160):
         assert "in gpu-7" in gpu_row(there, width, UNICODE).text
     assert gpu_title(snapshot(ready(), gpus=[there]), UNICODE).text.startswith("GPU 0 in gpu-7")
-    view = ready(gpu_uuids=(there.uuid,))
+    view = ready()
     text_of_it = "\n".join(line.text for line in explain_rows(snapshot(view, gpus=[there]), view, 120, UNICODE))
     assert "in gpu-7" in text_of_it
