@@ -130,16 +130,16 @@ async def run_stage(
 ) -> tuple[LocalDriver, Shape]:
     shape = resolve(LoadRequest(url=url, model=model, seed=1, **wishes))
     words = words or WordSource()
-    prompts = prompts_of(shape, words)
+    file_prompts = None
     if shape.file:
-        shape, prompts = files.open_file(shape)
+        shape, file_prompts = files.open_file(shape)
     driver = LocalDriver(
         target=Target.from_url(url),
         model=model,
         api_key=None,
         running_usage=running_usage,
-        prompts=prompts,
-        warmup_prompts=warmup_prompts_of(shape, words),
+        prompts=prompts_of(shape, words) if file_prompts is None else iter(file_prompts),
+        warmup_prompts=warmup_prompts_of(shape, words, file_prompts),
     )
     try:
         await driver.prepare(shape, lambda record: None)

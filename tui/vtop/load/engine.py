@@ -104,11 +104,9 @@ class Stage:
     def prepare(self) -> None:
         """Encodes what will be sent, so that none of it happens while the clock runs."""
         shape = self._shape
-        for number in range(shape.warmup):
+        for number, prompt in zip(range(shape.warmup), self._warmup_prompts, strict=False):
             if number % self._shards == self._shard:
-                prompt = next(self._warmup_prompts, None)
-                if prompt is not None:
-                    self._warmups.append(self._order(-1 - number, prompt, counted=False))
+                self._warmups.append(self._order(-1 - number, prompt, counted=False))
         many = shape.requests if shape.requests is not None else min(_PREPARED, 4 * (shape.concurrency or 64))
         self._refill(many)
 

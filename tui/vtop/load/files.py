@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from vtop.errors import UsageError
+from vtop.load.warmup import ANY_IDS
 from vtop.load.workload import Prompt, Shape, chat_message
 
 BLOCK_TOKENS = 512
 """Tokens that one `hash_ids` entry of a Mooncake trace stands for."""
-_TRACE_IDS = (1000, 9000)
-"""Ordinary token ids in every vocabulary in use; the trace says which blocks are alike, not what they hold."""
 
 
-def open_file(shape: Shape) -> tuple[Shape, Iterator[Prompt]]:
+def open_file(shape: Shape) -> tuple[Shape, list[Prompt]]:
     """Reads the shape's file; settles how many requests there are and whether the file says when they leave.
 
     Raises:
@@ -42,7 +41,7 @@ def open_file(shape: Shape) -> tuple[Shape, Iterator[Prompt]]:
         endpoint=endpoint,
         concurrency=None if trace else shape.concurrency,
     )
-    return settled, iter(kept)
+    return settled, kept
 
 
 def read_prompts(path: Path, shape: Shape) -> list[Prompt]:
@@ -140,13 +139,16 @@ def _prompt(row: Mapping[str, Any], shape: Shape) -> Prompt | None:
 
 
 def _trace_ids(size: int, hashes: Any, seed: int, row: Mapping[str, Any]) -> tuple[int, ...]:
-    """Token ids in which equal `hash_ids` give equal blocks, so that prefixes are shared as in the trace."""
+    """Token ids in which equal `hash_ids` give equal blocks, so that prefixes are shared as in the trace.
+
+    The trace says which blocks are alike, not what they hold.
+    """
     ids: list[int] = []
     for value in hashes if isinstance(hashes, list) else ():
-        ids += random.Random(f"{seed}:{value}").choices(range(*_TRACE_IDS), k=min(BLOCK_TOKENS, size - len(ids)))
+        ids += random.Random(f"{seed}:{value}").choices(ANY_IDS, k=min(BLOCK_TOKENS, size - len(ids)))
         if len(ids) >= size:
             break
     if len(ids) < size:
         tail = random.Random(f"{seed}:{json.dumps(row, sort_keys=True)}")
-        ids += tail.choices(range(*_TRACE_IDS), k=size - len(ids))
+        ids += tail.choices(ANY_IDS, k=size - len(ids))
     return tuple(ids)

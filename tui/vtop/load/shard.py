@@ -217,14 +217,14 @@ class ShardProcess:
     def __init__(self, channel: Channel, plan: ShardPlan) -> None:
         self._channel = channel
         shape = plan.shape
-        prompts = files.open_file(shape)[1] if shape.file else prompts_of(shape, plan.words)
+        file_prompts = files.open_file(shape)[1] if shape.file else None
         self._driver = LocalDriver(
             target=Target.from_url(plan.url, plan.ca_file),
             model=plan.model,
             api_key=resolve_key(plan.api_key),
             running_usage=plan.running_usage,
-            prompts=prompts,
-            warmup_prompts=warmup_prompts_of(shape, plan.words),
+            prompts=prompts_of(shape, plan.words) if file_prompts is None else iter(file_prompts),
+            warmup_prompts=warmup_prompts_of(shape, plan.words, file_prompts),
             shard=plan.shard,
             shards=plan.shards,
         )

@@ -9,6 +9,7 @@ from typing import Protocol
 from vtop.load.client import ConnectionPool, Target
 from vtop.load.engine import Stage
 from vtop.load.stats import RequestRecord
+from vtop.load.warmup import file_warmups
 from vtop.load.words import WordSource
 from vtop.load.workload import Prompt, Shape, find_workload, warmup_shape
 
@@ -20,8 +21,12 @@ def prompts_of(shape: Shape, words: WordSource) -> Iterator[Prompt]:
     return find_workload(shape.workload).prompts(shape, words, random.Random(shape.seed))
 
 
-def warmup_prompts_of(shape: Shape, words: WordSource) -> Iterator[Prompt]:
+def warmup_prompts_of(
+    shape: Shape, words: WordSource, file_prompts: Sequence[Prompt] | None = None
+) -> Iterator[Prompt]:
     """Prompts of the same shape that occur nowhere in the test."""
+    if file_prompts is not None:
+        return file_warmups(file_prompts, shape)
     return prompts_of(warmup_shape(shape), words)
 
 

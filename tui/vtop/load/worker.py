@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,10 +131,9 @@ class Worker:
         self._state("preparing", "asking the server")
         request = self._request
         shape = resolve(request)
+        file_prompts: list[Prompt] | None = None
         if request.file:
             shape, file_prompts = files.open_file(shape)
-        else:
-            file_prompts = None
         preflight.ensure_files(shape.streams)
         api_key = resolve_key(request.api_key)
         target = Target.from_url(request.url, request.ca_file)
@@ -169,7 +168,7 @@ class Worker:
         facts: preflight.ServerFacts,
         words: WordSource,
         api_key: str | None,
-        file_prompts: Iterator[Prompt] | None,
+        file_prompts: list[Prompt] | None,
     ) -> Driver:
         request = self._request
         processes = min(request.processes or processes_for(shape.streams, self._floor), shape.streams)
@@ -179,8 +178,8 @@ class Worker:
                 model=facts.model,
                 api_key=api_key,
                 running_usage=facts.is_vllm,
-                prompts=file_prompts or prompts_of(shape, words),
-                warmup_prompts=warmup_prompts_of(shape, words),
+                prompts=prompts_of(shape, words) if file_prompts is None else iter(file_prompts),
+                warmup_prompts=warmup_prompts_of(shape, words, file_prompts),
             )
         plan = ShardPlan(
             shard=0,
