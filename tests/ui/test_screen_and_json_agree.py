@@ -38,6 +38,13 @@ def test_the_server_s_numbers_agree(screen_and_json: tuple[str, dict[str, Any]])
         f"mean {units.duration(engine['tpot_mean_s'])}",
         f"{units.count(engine['running'])} running",
         f"{units.count(engine['waiting'])} waiting",
+        f"{units.percent(engine['kv_usage_share'])} of {units.count(engine['kv_capacity_tokens'])} tokens",
+        f"preempted {units.count(engine['preemptions'])}",
+        f"{units.percent(engine['prompt_computed_share'])} computed · "
+        f"{units.percent(engine['prompt_cached_share'])} prefix cache",
+        f"{units.significant(sum(engine['speculation']['per_position_share']))} of "
+        f"{len(engine['speculation']['per_position_share'])} accepted",
+        f"{engine['ttft_p95_low_s'] * 1000:.0f}–{engine['ttft_p95_high_s'] * 1000:.0f} ms",
     ):
         assert words in text
 
