@@ -35,7 +35,8 @@ DCGM_FI_DEV_FB_USED{A100} 40960
 DCGM_FI_DEV_FB_FREE{A100} 40448
 DCGM_FI_DEV_FB_RESERVED{A100} 512
 DCGM_FI_DEV_POWER_USAGE{A100} 312.5
-DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{A100} 9223372036854775794
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{A100} 123456789
+DCGM_FI_DEV_MEMORY_TEMP{A100} 9223372036854775794
 DCGM_FI_DEV_GPU_TEMP{A100} 55
 DCGM_FI_PROF_PCIE_RX_BYTES{A100} 1250000000
 """
@@ -93,7 +94,8 @@ def test_a_remote_host_by_its_exporter_alone(exporter: Exporter, clock: FakeCloc
     assert (whole.sm_percent, whole.tensor_percent, whole.gpu_util_percent) == (93.0, 12.0, 99)
     assert whole.memory_used_bytes == 40 * 2**30 and whole.memory_total_bytes == 80 * 2**30
     assert (whole.power_w, whole.temperature_c, whole.pcie_rx_bytes_per_s) == (312.5, 55, 1.25e9)
-    assert whole.energy_j is None, "DCGM writes blank as an enormous number"
+    assert whole.memory_temperature_c is None, "DCGM writes blank as an enormous number"
+    assert whole.energy_j is None and "too rarely" in whole.missing["energy_j"]
     assert part.mig_parent == uuid_of(1) and part.gpu_instance_id == 5 and part.name.endswith("2g.20gb")
     assert part.bandwidth is not None and (part.bandwidth.percent, part.bandwidth.bytes_per_s) == (25.0, None)
     assert part.sm_percent is None and "not exported" in part.missing["sm_percent"], "absent is not 0"

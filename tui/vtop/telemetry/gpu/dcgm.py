@@ -40,14 +40,14 @@ _UTIL, _MEM_BUSY, _TEMP, _MEM_TEMP = (
     "DCGM_FI_DEV_GPU_TEMP",
     "DCGM_FI_DEV_MEMORY_TEMP",
 )
-_POWER, _ENERGY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+_POWER = "DCGM_FI_DEV_POWER_USAGE"
 _USED, _FREE, _RESERVED = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"
 _SM_CLOCK, _MEM_CLOCK = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MEM_CLOCK"
 _NAMES = frozenset(
     {
         *_DRAM,
         *(_SM, _OCCUPANCY, _TENSOR, _PCIE_TX, _PCIE_RX, _NVLINK_TX, _NVLINK_RX, _UTIL, _MEM_BUSY, _TEMP, _MEM_TEMP),
-        *(_POWER, _ENERGY, _USED, _FREE, _RESERVED, _SM_CLOCK, _MEM_CLOCK),
+        *(_POWER, _USED, _FREE, _RESERVED, _SM_CLOCK, _MEM_CLOCK),
     }
 )
 _MOST_PERCENT = 400.0
@@ -321,7 +321,6 @@ class DcgmSource:
         override = self._overrides.get(row.uuid, self._overrides.get(str(row.index), self._overrides.get("*")))
         peak = peak_bandwidth(row.name, memory_total_bytes=total, override=override)
         instance = row.gpu_instance_id is not None
-        energy_mj = row.number(_ENERGY, 1e18)
         return GpuReading(
             uuid=f"{row.uuid}/gi{row.gpu_instance_id}" if instance else row.uuid,
             index=row.index,
@@ -336,7 +335,6 @@ class DcgmSource:
             memory_used_bytes=None if used is None else int(used),
             memory_total_bytes=None if total is None else int(total),
             power_w=None if instance else row.number(_POWER, 5000),
-            energy_j=None if energy_mj is None or instance else energy_mj / 1000.0,
             temperature_c=row.number(_TEMP, 150),
             memory_temperature_c=row.number(_MEM_TEMP, 150) or None,
             sm_clock_mhz=row.number(_SM_CLOCK, 50_000) or None,
@@ -349,7 +347,8 @@ class DcgmSource:
             mig_parent=row.uuid if instance else None,
             gpu_instance_id=row.gpu_instance_id,
             age_s=age_s,
-            missing={name: "not exported by this dcgm-exporter" for name in _absent(row)},
+            missing={name: "not exported by this dcgm-exporter" for name in _absent(row)}
+            | {"energy_j": "an exporter reads the counter too rarely to divide it among tokens"},
         )
 
     def close(self) -> None:
@@ -364,7 +363,6 @@ _READING_OF = {
     _UTIL: "gpu_util_percent",
     _USED: "memory_used_bytes",
     _POWER: "power_w",
-    _ENERGY: "energy_j",
     _TEMP: "temperature_c",
     _PCIE_RX: "pcie_rx_bytes_per_s",
     _PCIE_TX: "pcie_tx_bytes_per_s",
