@@ -294,6 +294,7 @@ class FakeService:
         self.timeline: list[Mapping[str, Any]] = []
         self.run_list: list[RunSummary] = []
         self.comparison: CompareProgress | None = None
+        self.saved_comparisons: dict[str, CompareProgress] = {}
         self.chat_events: list[ChatEvent] = []
         self.errors: dict[str, Exception] = {}
         self.hang: set[str] = set()
@@ -415,6 +416,16 @@ class FakeService:
 
     def compare_progress(self) -> CompareProgress | None:
         return self.comparison
+
+    def compare_result(self, run_id: str) -> CompareProgress:
+        if run_id not in self.saved_comparisons:
+            raise VtopError(f"there is no run {run_id}", "vtop runs lists them")
+        return self.saved_comparisons[run_id]
+
+    async def resume_compare(self, run_id: str) -> str:
+        await self._called("resume_compare", run_id)
+        self.comparison = replace(self.saved_comparisons[run_id], state="running")
+        return run_id
 
     async def stop_compare(self) -> None:
         await self._called("stop_compare")

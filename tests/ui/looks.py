@@ -145,6 +145,7 @@ def with_everything(service: FakeService) -> FakeService:
     service.logs = {name: LOG for name in ("baseline", "awq", "spec-ngram")}
     service.run_list = runs()
     service.result = load_result()
+    service.saved_comparisons = {"r3": replace(comparison("finished"), run_id="r3", expected_s=None)}
     service.timeline = list(timeline())
     service.chat_events = [
         ChatEvent("Decoding is bound by memory bandwidth:"), ChatEvent(" each token reads every weight once."),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ui.fake_service import PRESETS, FakeService, failed, foreign, ready, snapshot, starting
-from ui.looks import comparing, loading, settle, with_everything
+from ui.looks import comparing, comparison, loading, settle, with_everything
 from vtop.errors import VtopError
 from vtop.load.progress import LoadRequest
 from vtop.presets import Preset, ServerSpec
@@ -19,6 +20,7 @@ from vtop.ui.app import VtopApp
 from vtop.ui.display import DisplaySettings
 from vtop.ui.screens.choose_load import ChooseLoadScreen
 from vtop.ui.screens.compare import CompareScreen
+from vtop.ui.screens.comparison import ComparisonScreen
 from vtop.ui.screens.confirm import ConfirmScreen
 from vtop.ui.screens.dashboard import Dashboard
 from vtop.ui.screens.experiments import ExperimentsScreen
@@ -140,17 +142,31 @@ async def test_the_list_of_presets_opens_on_what_this_machine_can_start(
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10)], ids=["80x24", "40x10"])
-@pytest.mark.parametrize(
-    "keys", ["s", "r", "c", "L", "i", "e", "g", "question_mark", "l", "r,enter", "t", "g,slash"], ids=str
-)
-async def test_every_footer_says_how_to_leave(keys: str, size: tuple[int, int]) -> None:
+async def test_every_footer_says_how_to_leave(size: tuple[int, int]) -> None:
     service = with_everything(loading("finished"))
     async with running(service, size=size) as (app, press, _):
-        await press(*keys.split(","))
-        footer = app.screen.query_one("#footer").lines[0].text  # type: ignore[attr-defined]
-        assert "esc Back" in footer
-        assert " Quit" in footer
-        assert ("^c Quit" in footer) == keys.endswith(("t", "slash")), "while typing a letter is text"
+        for keys in (
+            "s",
+            "r",
+            "c",
+            "L",
+            "i",
+            "e",
+            "g",
+            "question_mark",
+            "l",
+            "r,enter",
+            "r,down,enter",
+            "t",
+            "g,slash",
+        ):
+            await press(*keys.split(","))
+            footer = app.screen.query_one("#footer").lines[0].text  # type: ignore[attr-defined]
+            assert "esc Back" in footer, keys
+            assert " Quit" in footer, keys
+            assert ("^c Quit" in footer) == keys.endswith(("t", "slash")), "while typing a letter is text"
+            while len(app.screen_stack) > 1:
+                await press("escape")
 
 
 async def test_a_preset_that_cannot_start_is_not_started() -> None:
@@ -351,6 +367,46 @@ async def test_two_marked_runs_are_laid_side_by_side() -> None:
         assert "not a verdict" in text
 
 
+async def test_a_saved_comparison_opens_as_its_table() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    async with running(service) as (app, press, _):
+        await press("r", "down", "enter")
+        assert isinstance(app.screen, ComparisonScreen)
+        text = "\n".join(line.text for line in app.screen.query_one("#body").lines)  # type: ignore[attr-defined]
+        assert "prefix-caching" in text and "1.28x" in text and "1.24–1.33" in text
+        await press("o")
+        assert "/runs/r3/report.csv" in notices(app)
+        await press("enter")
+        assert "it is finished" in notices(app)
+    assert "resume_compare" not in service.names()
+
+
+async def test_a_comparison_that_was_cut_can_be_gone_on_with() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    service.saved_comparisons["r3"] = replace(comparison("cancelled"), run_id="r3")
+    async with running(service) as (app, press, _):
+        await press("r", "down", "enter", "enter")
+        assert isinstance(app.screen, CompareScreen)
+    assert ("resume_compare", "r3") in service.calls
+
+
+async def test_a_run_that_cannot_be_read_says_so_on_its_screen() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    service.saved_comparisons.clear()
+    async with running(service) as (app, press, _):
+        await press("r", "down", "enter")
+        text = "\n".join(line.text for line in app.screen.query_one("#body").lines)  # type: ignore[attr-defined]
+        assert "there is no run r3" in text
+
+
+async def test_a_comparison_is_not_laid_beside_a_load_test() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    async with running(service) as (app, press, _):
+        await press("r", "space", "space", "enter")
+        assert isinstance(app.screen, RunsScreen)
+        assert "a comparison is a table of its own" in notices(app)
+
+
 async def test_a_comparison_is_planned_then_started() -> None:
     service = FakeService(snapshot(ready()))
     async with running(service) as (app, press, _):
@@ -359,8 +415,8 @@ async def test_a_comparison_is_planned_then_started() -> None:
         await press("enter")
         assert "pick two presets" in notices(app)
         await press("space", "down", "space")
-        text = "\n".join(line.text for line in app.screen.query_one("#list").lines)  # type: ignore[attr-defined]
-        assert "6 runs, about" in text
+        text = "\n".join(line.text for line in app.screen.query_one("#plan").lines)  # type: ignore[attr-defined]
+        assert "6 runs under the chat load, about" in text
         await press("enter")
     (request,) = [argument for name, argument in service.calls if name == "start_compare"]
     assert request.presets == ("baseline", "prefix-caching")

@@ -38,6 +38,7 @@ SCREENS: dict[str, tuple[str, tuple[str, ...]]] = {
     "compare-form": ("one", ("c", "space", "down", "space")),
     "compare-running": ("comparing", ("c",)),
     "compare-finished": ("compared", ("c",)),
+    "compare-saved": ("one", ("r", "down", "enter")),
     "choose-load": ("one", ("L",)),
     "chat": ("one", ("t", "w", "h", "y", "enter")),
     "runs": ("one", ("r",)),

@@ -236,6 +236,14 @@ class Service(Protocol):
         """The running (or last) comparison."""
         ...
 
+    def compare_result(self, run_id: str) -> CompareProgress:
+        """A saved comparison, finished or cut."""
+        ...
+
+    async def resume_compare(self, run_id: str) -> str:
+        """Goes on with a saved comparison that was cut; returns its id."""
+        ...
+
     async def stop_compare(self) -> None:
         """Stops it, keeps what was measured, leaves no server of it behind."""
         ...

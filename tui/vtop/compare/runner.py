@@ -157,6 +157,7 @@ class CompareRunner:
             warnings=record.warnings,
             simulated=record.simulated,
             directory=record.directory,
+            repeat_command=record.repeat_command,
         )
 
     async def wait(self) -> CompareProgress | None:

@@ -128,6 +128,8 @@ class CompareProgress:
     warnings: tuple[str, ...] = ()
     simulated: bool = False
     directory: str = ""
+    repeat_command: str = ""
+    """The command line that repeats it; "" until it is saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -397,8 +397,14 @@ class VtopService:
         self._may_change()
         return await self._compare().start(request)
 
+    def compare_result(self, run_id: str) -> CompareProgress:
+        """See `contract.Service`."""
+        from vtop.compare.saved import saved_comparison
+
+        return saved_comparison(store.run_directory(run_id))
+
     async def resume_compare(self, run_id: str) -> str:
-        """Goes on with a comparison that was cut."""
+        """See `contract.Service`."""
         self._may_change()
         return await self._compare().resume(run_id)
 

@@ -131,6 +131,14 @@ class ReplayService:
         """Refused."""
         _refuse()
 
+    def compare_result(self, run_id: str) -> CompareProgress:
+        """Refused."""
+        _refuse()
+
+    async def resume_compare(self, run_id: str) -> str:
+        """Refused."""
+        _refuse()
+
     def compare_progress(self) -> CompareProgress | None:
         """None."""
         return None

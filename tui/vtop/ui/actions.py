@@ -126,6 +126,8 @@ BACK_FROM = (
     "compare",
     "compared",
     "side-by-side",
+    "comparison",
+    "cut-comparison",
     "chat",
     "runs",
     "help",
@@ -135,9 +137,12 @@ BACK_FROM = (
 )
 """Screens that `escape` leaves."""
 
+EXPORTED = ("result", "compared", "comparison", "runs")
+"""Screens that show what can be written as a report."""
+
 ACTIONS: tuple[Action, ...] = (
     Action("open", "enter", "Open", "Open what is selected.", MOVE, can=_can_open,
-           footer=1, screens=("start", "load", "compare", "runs", "choose-load", "experiments", "chat")),
+           footer=1, screens=("start", "load", "compare", "runs", "choose-load", "experiments", "chat", "cut-comparison")),
     Action("start", "s", "Start", "Start a server from a preset.", SERVERS, mutates=True, footer=1,
            screens=("dashboard", "logs", "explain")),
     Action("stop", "x", "Stop", "Stop the selected server; on the load test and compare screens, stop that.", SERVERS,
@@ -157,14 +162,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("choose-load", "L", "Workload", "Choose workload, concurrency and length of the load test.", MEASURE,
            mutates=True, can=_can_load, footer=8, screens=("dashboard", "load", "result")),
     Action("compare", "c", "Compare", "Compare presets: start, load and stop each, then a table with verdicts.",
-           MEASURE, mutates=True, footer=2, screens=("dashboard", "runs", "start", "compared")),
+           MEASURE, mutates=True, footer=2, screens=("dashboard", "runs", "start", "compared", "comparison")),
     Action("experiments", "i", "Experiments", "Guided experiments: each optimization under a load that shows it off.",
            MEASURE, mutates=True, footer=9, screens=("dashboard",)),
     Action("runs", "r", "Runs", "Saved load tests and comparisons.", MEASURE, footer=6,
-           screens=("dashboard", "result", "compare", "compared")),
+           screens=("dashboard", "result", "compare", "compared", "comparison")),
     Action("export", "o", "Export", "Write the shown result as Markdown, CSV and HTML.", MEASURE,
-           can=lambda now: now.item and now.screen in ("result", "compared", "runs"), footer=3,
-           screens=("result", "compared", "runs")),
+           can=lambda now: now.item and now.screen in EXPORTED, footer=3, screens=EXPORTED),
     Action("delete", "D,delete", "Delete", "Delete the chosen run, after a confirmation.", MEASURE, mutates=True,
            can=lambda now: now.item and now.screen == "runs", footer=4, screens=("runs",)),
     Action("mark", "space", "Mark", "Mark or unmark the chosen row.", MEASURE,
@@ -218,6 +222,7 @@ OPEN_LABELS = {
     "choose-load": "Run it",
     "experiments": "Run it",
     "chat": "Send",
+    "comparison": "Go on with it",
 }
 """What `enter` does on a screen, for the footer."""
 

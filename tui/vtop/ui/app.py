@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.events import Event, Key
 from textual.screen import Screen
 from textual.timer import Timer
@@ -193,15 +194,18 @@ class VtopApp(App[int]):
     def paint_now(self) -> None:
         """Paints the screen on top from the newest snapshot, if anything changed."""
         page = self.screen
-        if not isinstance(page, Page) or not page.is_mounted:
+        if not isinstance(page, Page) or not page.complete:
             return
         aged = int(self.view.data_age_s) if self.view.data_age_s >= 3 else 0
-        snapshot = self.pump.take((id(page), page.size, aged, page.pulse()))
-        if snapshot is None:
-            return
         try:
+            snapshot = self.pump.take((id(page), page.size, aged, page.pulse()))
+            if snapshot is None:
+                return
             with self.batch_update():
                 page.paint(snapshot)
+        except NoMatches:
+            # The tick came while vtop is being left and the screen's widgets are taken away one by one.
+            return
         except Exception as error:  # A fault in one panel must not take the whole screen away.
             text = f"{type(error).__name__}: {error}"
             if text != self._paint_failed:
@@ -279,7 +283,7 @@ class VtopApp(App[int]):
             readonly=self.view.readonly,
             replayed=playback_of(self.service) is not None,
             typing=page.focused is not None and page.focused.check_consume_key("q", "q"),
-            item=page.has_item() if isinstance(page, Page) else False,
+            item=page.has_item() if isinstance(page, Page) and page.complete else False,
         )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -298,6 +302,11 @@ class VtopApp(App[int]):
 
     def act(self, name: str) -> None:
         """Does an action of the table: on the current screen if it knows how, else here."""
+        page = self.screen
+        if isinstance(page, Page) and not page.complete:
+            # Typed ahead of a screen that is just opening: it gets the key as soon as it is there.
+            self.call_later(self.act, name)
+            return
         action = BY_ID[name]
         now = self.situation()
         if action.mutates and now.readonly:

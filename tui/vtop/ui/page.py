@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import on
 from textual._styles_cache import StylesCache
 from textual.app import ComposeResult
 from textual.screen import Screen
 
+from vtop.errors import VtopError
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.canvas import Canvas
 from vtop.ui.glyphs import Glyphs
@@ -18,6 +20,8 @@ from vtop.ui.panels.header import header
 
 if TYPE_CHECKING:
     from vtop.ui.app import VtopApp
+
+Read = TypeVar("Read")
 
 
 class Page(Screen[None], inherit_bindings=False):
@@ -34,6 +38,9 @@ class Page(Screen[None], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         self._places: list[tuple[int, int, str]] = []
+        self._unread = ""
+        self.complete = False
+        """Its widgets are there. Textual calls a screen mounted a moment before they are."""
 
     @property
     def vtop(self) -> VtopApp:
@@ -62,6 +69,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Sets the marks and paints at once, not only with the next tick."""
+        self.complete = True
         for canvas in self.query(Canvas):
             canvas.plain_text = self.glyphs.ascii
         self.vtop.paint_soon()
@@ -105,6 +113,25 @@ class Page(Screen[None], inherit_bindings=False):
 
         if caption:
             canvas.show(draw)
+
+    def read(self, call: Coroutine[Any, Any, Read], what: str, then: Callable[[Read], None]) -> None:
+        """Reads what the screen is about beside the event loop; where that fails, the screen says so itself."""
+
+        async def guarded() -> Read:
+            try:
+                return await call
+            except VtopError as error:
+                self._unread = f"{error.what}  {error.remedy}".strip()
+                self.vtop.paint_soon()
+                raise
+
+        self.vtop.call(guarded(), what, then)
+
+    def not_read_rows(self, width: int) -> list[Line]:
+        """In the place of what is being read, or could not be."""
+        if not self._unread:
+            return [Line(" Reading ...", "dim")]
+        return [Line(" ").join(line) for line in wrap(self._unread, max(10, width - 2), "bad")]
 
     def heading(self) -> str:
         """What the header calls this screen now."""

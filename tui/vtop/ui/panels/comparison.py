@@ -6,9 +6,12 @@ from rich.cells import cell_len
 
 from vtop import units
 from vtop.contract import CompareProgress, CompareRow, CompareStep
+from vtop.experiments import experiment_of, result_sentence
 from vtop.ui.charts.bars import bar
+from vtop.ui.frame import rule
 from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Field, Line, cut, field, pack, table, wrap
+from vtop.ui.panels.experiment import picture_rows
 from vtop.ui.words import compare_left_s
 
 STATES = ("starting", "warming-up", "loading", "stopping")
@@ -20,6 +23,34 @@ VERDICT_CELLS = 34
 
 ONE_ROW_WIDTH = 116
 """From this width on each configuration is one row of the table."""
+
+
+def comparison_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list[Line]:
+    """All of a comparison: how far it is, the table, its runs, and how to repeat it."""
+    made = progress_rows(progress, width, glyphs)
+    result = table_rows(progress, width, glyphs)
+    if progress.simulated:
+        made[0] = Line(" SIMULATED ", "badge").join(made[0])
+    made += _experiment_rows(progress, width)
+    made += picture_rows(progress, width, glyphs)
+    if result:
+        made += [Line(), rule(width, Line("Table", "title"), Line(progress.directory, "dim"), glyphs), *result]
+    made += [Line(), rule(width, Line("Runs", "title"), Line(), glyphs)]
+    made += step_rows(progress, width, len(progress.steps), glyphs)
+    if progress.repeat_command and progress.state != "running":
+        made += [Line(), Line(" Repeat it with", "dim")]
+        made += [Line("   ").join(line) for line in wrap(progress.repeat_command, width - 4, "second", "  ")]
+    return made
+
+
+def _experiment_rows(progress: CompareProgress, width: int) -> list[Line]:
+    """For a guided experiment: what to watch while it runs, the result in one sentence when it is over."""
+    experiment = experiment_of(progress.request)
+    if experiment is None:
+        return []
+    running = progress.state in ("planned", "running")
+    text = f"Watch: {experiment.watch}" if running else result_sentence(progress)
+    return [Line(" ").join(line) for line in wrap(text, max(10, width - 2), "strong")]
 
 
 def progress_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list[Line]:

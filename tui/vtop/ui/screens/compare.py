@@ -11,15 +11,14 @@ from textual.app import ComposeResult
 from vtop import units
 from vtop.contract import CompareProgress, CompareRequest
 from vtop.errors import VtopError
-from vtop.experiments import experiment_of, result_sentence
 from vtop.presets import Preset
 from vtop.telemetry.snapshot import Snapshot
+from vtop.ui.canvas import Canvas
 from vtop.ui.form import Choice, number_or_own
-from vtop.ui.frame import rule
 from vtop.ui.ink import Line, cut, wrap
 from vtop.ui.listing import Pager, Picker
 from vtop.ui.page import Page
-from vtop.ui.panels.comparison import progress_rows, step_rows, table_rows
+from vtop.ui.panels.comparison import comparison_rows
 from vtop.ui.screens.start import grouped, has_gpu, sensible_preset
 
 PLAN_AFTER_S = 0.15
@@ -49,6 +48,7 @@ class CompareScreen(Page):
     def compose_body(self) -> ComposeResult:
         """The form and the table; one of them is shown."""
         yield Picker(id="list")
+        yield Canvas(id="plan")
         yield Pager(id="body")
 
     def on_mount(self) -> None:
@@ -77,6 +77,7 @@ class CompareScreen(Page):
     def _show_form(self, form: bool) -> None:
         self._form = form
         self.query_one("#list", Picker).set_class(not form, "-gone")
+        self.query_one("#plan", Canvas).set_class(not form, "-gone")
         self.query_one("#body", Pager).set_class(form, "-gone")
         self.query_one("#list" if form else "#body").focus()
         self.vtop.paint_soon()
@@ -148,14 +149,15 @@ class CompareScreen(Page):
             items.append(
                 (choice.key, lambda width, c=choice: c.row(picker.chosen == c.key, width, glyphs))  # type: ignore[misc]
             )
-        for index in range(3):
-            items.append(("", lambda width, index=index: self._plan_row(width, index)))  # type: ignore[misc]
         picker.fill(items)
+        self.query_one("#plan", Canvas).show(self._plan_rows)
 
-    def _plan_row(self, width: int, index: int) -> Line:
+    def _plan_rows(self, width: int, height: int) -> list[Line]:
+        """Always in sight, however long the list above is."""
         role = "strong"
         if len(self._picked) < 2:
-            text, role = "Pick two presets or more.", "dim"
+            missing = "two presets or more" if not self._picked else "one more preset at least"
+            text, role = f"Pick {missing} with space; then enter starts the comparison.", "dim"
         elif isinstance(self._plan, VtopError):
             text, role = f"{self._plan.what} {self._plan.remedy}", "bad"
         elif self._plan is None:
@@ -163,12 +165,11 @@ class CompareScreen(Page):
         else:
             runs = len(self._picked) * self._field("+repeats")
             time_text = units.elapsed(self._plan.expected_s) if self._plan.expected_s else "an unknown time"
-            text = f"{runs} runs, about {time_text}: start, warm up, load and stop each. enter goes."
+            load = f"{self._field('+workload')} load"
+            text = f"{runs} runs under the {load}, about {time_text}: start, warm up, load, stop each. enter starts."
             text += "  " + "  ".join("! " + warning for warning in self._plan.warnings)
-        rows = wrap(text.strip(), max(10, width - 2), role)
-        if index == 0:
-            return Line()
-        return Line(" ").join(rows[index - 1]) if index - 1 < len(rows) else Line()
+        rows = [Line(" ").join(line) for line in wrap(text.strip(), max(10, width - 2), role)]
+        return [Line(self.glyphs.horizontal * width, "frame"), *rows][:height]
 
     def _field(self, key: str) -> Any:
         return next(choice.value for choice in self._fields if choice.key == key)
@@ -296,26 +297,4 @@ class CompareScreen(Page):
 
     def _fill_progress(self, progress: CompareProgress) -> None:
         glyphs = self.glyphs
-
-        def rows(width: int) -> list[Line]:
-            made = progress_rows(progress, width, glyphs)
-            result = table_rows(progress, width, glyphs)
-            if progress.simulated:
-                made[0] = Line(" SIMULATED ", "badge").join(made[0])
-            made += _experiment_rows(progress, width)
-            if result:
-                made += [Line(), rule(width, Line("Table", "title"), Line(progress.directory, "dim"), glyphs), *result]
-            made += [Line(), rule(width, Line("Runs", "title"), Line(), glyphs)]
-            return made + step_rows(progress, width, len(progress.steps), glyphs)
-
-        self.query_one("#body", Pager).fill(rows)
-
-
-def _experiment_rows(progress: CompareProgress, width: int) -> list[Line]:
-    """For a guided experiment: what to watch while it runs, the result in one sentence when it is over."""
-    experiment = experiment_of(progress.request)
-    if experiment is None:
-        return []
-    running = progress.state in ("planned", "running")
-    text = f"Watch: {experiment.watch}" if running else result_sentence(progress)
-    return [Line(" ").join(line) for line in wrap(text, max(10, width - 2), "strong")]
+        self.query_one("#body", Pager).fill(lambda width: comparison_rows(progress, width, glyphs))

@@ -8,7 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from vtop.experiments import EXPERIMENTS, Experiment, Trial
+from vtop.experiments import EXPERIMENTS, LEAST, Experiment, Trial
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.canvas import Canvas
 from vtop.ui.frame import framed
@@ -18,7 +18,6 @@ from vtop.ui.page import Page
 
 REPEATS = 3
 """Runs of each preset: the fewest with a useful interval."""
-_WORDS = ("helps", "does not")
 
 
 def detail_rows(experiment: Experiment, trial: Trial, width: int) -> list[Line]:
@@ -33,6 +32,10 @@ def detail_rows(experiment: Experiment, trial: Trial, width: int) -> list[Line]:
         rows += _indented(text, width, "strong" if one is trial else "dim")
     rows.append(Line())
     return rows + _indented(f"Watch: {experiment.watch}", width)
+
+
+def _word(trial: Trial) -> str:
+    return {"Shows it off": "helps", LEAST: "does not"}.get(trial.heading, "least")
 
 
 def _load(trial: Trial) -> str:
@@ -70,7 +73,7 @@ class ExperimentsScreen(Page):
         def draw(width: int) -> Line:
             trial = experiment.trials[index]
             chosen = self.query_one("#list", Picker).chosen == f"{experiment.name}/{index}"
-            line = Line(f" {self.glyphs.cursor} " if chosen else "   ", "key").add(f"{_WORDS[index]:<9}", "strong")
+            line = Line(f" {self.glyphs.cursor} " if chosen else "   ", "key").add(f"{_word(trial):<9}", "strong")
             said = trial.workload if trial.concurrency is None else f"{trial.workload}, {trial.concurrency} at once"
             return line.add(cut(said, max(0, width - line.width - 1), self.glyphs.ellipsis), "dim")
 

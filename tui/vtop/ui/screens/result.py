@@ -8,7 +8,7 @@ from typing import Any
 from textual.app import ComposeResult
 
 from vtop import units
-from vtop.load.progress import LoadResult, Percentiles
+from vtop.load.progress import LoadResult, LoadStep, Percentiles
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.calls import aside
 from vtop.ui.charts.binning import Bin, nice_top
@@ -54,6 +54,26 @@ def summary_rows(result: LoadResult, width: int) -> list[Line]:
     lines = table(cells, "<" + ">" * (len(cells[0]) - 1), 3)
     rows += [Line(" " + text, "dim" if index == 0 else "") for index, text in enumerate(lines)]
     return rows
+
+
+def step_rows(steps: Sequence[LoadStep]) -> list[Line]:
+    """The steps of a ladder or a search, one a row."""
+    if not steps:
+        return []
+    cells: list[Sequence[str]] = [("load", "requests", "failed", "output", "TTFT p50", "p95", "TPOT p50", "")]
+    for step in steps:
+        load = f"{step.rate:.3g} requests/s" if step.rate is not None else f"{step.concurrency} at once"
+        held = "" if step.holds is None else "holds" if step.holds else "does not hold"
+        cells.append(
+            (
+                load, f"{step.requests:,}", str(step.failed), units.rate(step.output_tokens_per_s, "tok/s"),
+                units.duration(step.ttft_p50_s), units.duration(step.ttft_p95_s), units.duration(step.tpot_p50_s),
+                step.why or held,
+            )
+        )  # fmt: skip
+    lines = table(cells, "<" + ">" * 6 + "<", 2)
+    rows = [Line(" " + text, "dim" if index == 0 else "") for index, text in enumerate(lines)]
+    return [Line(), Line(" Steps", "title"), *rows]
 
 
 def _cells(name: str, values: Percentiles) -> tuple[str, ...]:
@@ -142,7 +162,6 @@ class ResultScreen(Page):
         self.run_id = run_id
         self._result: LoadResult | None = None
         self._timeline: Sequence[Mapping[str, Any]] = ()
-        self._failed = ""
         self._rows: dict[int, list[Line]] = {}
 
     def compose_body(self) -> ComposeResult:
@@ -162,7 +181,11 @@ class ResultScreen(Page):
             self._result, self._timeline = found
             self._rows.clear()
 
-        self.vtop.call(read(), f"open {run_id}", done)
+        self.read(read(), f"open {run_id}", done)
+
+    def pulse(self) -> object:
+        """It has been read."""
+        return (self._result is not None, self._unread)
 
     def has_item(self) -> bool:
         """Whether there is something to export."""
@@ -174,7 +197,7 @@ class ResultScreen(Page):
 
     def _report(self, width: int) -> list[Line]:
         if self._result is None:
-            return [Line(" Reading ...", "dim")]
+            return self.not_read_rows(width)
         if width not in self._rows:
             self._rows = {width: self._built(self._result, width)}
         return self._rows[width]
@@ -188,7 +211,7 @@ class ResultScreen(Page):
             title.add("  ").add(" SIMULATED ", "badge")
         if not result.complete:
             title.add("  ").add(" CUT: not all of it ran ", "badge")
-        rows = [title, Line(), *summary_rows(result, width)]
+        rows = [title, Line(), *summary_rows(result, width), *step_rows(result.steps)]
         if result.failures:
             rows += [Line(), Line(" Failures", "title")]
             for cause, count in result.failures:

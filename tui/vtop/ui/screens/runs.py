@@ -56,7 +56,7 @@ class RunsScreen(Page):
         return (id(self._runs), tuple(self._marked), self._chosen())
 
     def _chosen(self) -> str:
-        return self.query_one("#list", Picker).chosen if self.is_mounted else ""
+        return self.query_one("#list", Picker).chosen
 
     def has_item(self) -> bool:
         """Whether a run is chosen."""
@@ -109,19 +109,23 @@ class RunsScreen(Page):
     def do_open(self) -> None:
         """Opens the chosen run, or the two that are marked."""
         from vtop.ui.screens.compare import CompareScreen
-        from vtop.ui.screens.report import ReportScreen
+        from vtop.ui.screens.comparison import ComparisonScreen
         from vtop.ui.screens.result import ResultScreen
         from vtop.ui.screens.side_by_side import SideBySideScreen
 
         run = next((run for run in self._runs or () if run.run_id == self._chosen()), None)
-        if len(self._marked) == 2:
+        kinds = [item.kind for item in self._runs or () if item.run_id in self._marked]
+        if len(self._marked) == 2 and "compare" in kinds:
+            text = "a comparison is a table of its own: unmark it with space, enter opens it"
+            self.vtop.notify(text, severity="warning", markup=False, timeout=4)
+        elif len(self._marked) == 2:
             self.vtop.push_screen(SideBySideScreen(self._marked[0], self._marked[1]))
         elif run is not None and run.kind == "compare":
             progress = self.vtop.service.compare_progress()
             if progress is not None and progress.run_id == run.run_id:
                 self.vtop.open_page(CompareScreen())
             else:
-                self.vtop.open_page(ReportScreen(run.run_id))
+                self.vtop.open_page(ComparisonScreen(run.run_id))
         elif run is not None:
             self.vtop.open_page(ResultScreen(run.run_id))
 

@@ -94,17 +94,17 @@ class SideBySideScreen(Page):
         def done(results: tuple[LoadResult, LoadResult]) -> None:
             self._results = results
 
-        self.vtop.call(read(), "open two runs", done)
+        self.read(read(), "open two runs", done)
 
     def paint_body(self, snapshot: Snapshot) -> None:
         """The two columns."""
         results = self._results
 
         def rows(width: int) -> list[Line]:
-            return [Line(" Reading ...", "dim")] if results is None else side_by_side(*results, width)
+            return self.not_read_rows(width) if results is None else side_by_side(*results, width)
 
         self.query_one("#body", Pager).fill(rows)
 
     def pulse(self) -> object:
         """They have been read."""
-        return self._results is not None
+        return (self._results is not None, self._unread)

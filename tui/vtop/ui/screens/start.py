@@ -168,7 +168,7 @@ class StartScreen(Page):
         return bool(self._chosen())
 
     def _chosen(self) -> str:
-        return self.query_one("#list", Picker).chosen if self.is_mounted else ""
+        return self.query_one("#list", Picker).chosen
 
     def pulse(self) -> object:
         """Another preset, or its plan has come."""
