@@ -12,6 +12,9 @@ from vtop.results.comparison import CompareProgress as CompareProgress
 from vtop.results.comparison import CompareRequest as CompareRequest
 from vtop.results.comparison import CompareRow as CompareRow
 from vtop.results.comparison import CompareStep as CompareStep
+from vtop.results.pictures import GpuPicture as GpuPicture
+from vtop.results.pictures import Picture as Picture
+from vtop.results.pictures import ServerPicture as ServerPicture
 from vtop.servers.status import StopReport
 from vtop.telemetry.snapshot import Snapshot
 

@@ -21,6 +21,7 @@ from vtop.results.comparison import (
     ConfigurationFacts,
     Measured,
 )
+from vtop.results.pictures import Picture
 from vtop.servers.status import StopReport
 
 StartServer = Callable[[str, Mapping[str, str], str], Awaitable[str]]
@@ -31,6 +32,8 @@ StopServer = Callable[[str], Awaitable[StopReport]]
 """Stops and verifies. A name that no server has (any more) is a stop that succeeded, not an error."""
 RunLoad = Callable[[LoadRequest, Callable[[LoadProgress], None]], Awaitable[LoadResult]]
 """Warms up and measures; ends the load when it is cancelled."""
+Observe = Callable[[str, str, ConfigurationFacts | None], Picture | None]
+"""(label, server name, facts) -> what the server does now; None: nothing to see."""
 Describe = Callable[[str, str], Awaitable[ConfigurationFacts]]
 """(preset, server name) of a ready server -> what is known of it."""
 
@@ -48,6 +51,7 @@ class CompareRunner:
         stop_server: StopServer,
         run_load: RunLoad,
         describe: Describe | None = None,
+        observe: Observe | None = None,
         last_starts_s: Mapping[str, float] | None = None,
         last_loads_s: Mapping[str, float] | None = None,
         clock: Clock | None = None,
@@ -62,6 +66,7 @@ class CompareRunner:
             stop_server: see the type.
             run_load: see the type.
             describe: see the type; None: nothing is known beside the runs.
+            observe: see the type; called while a load runs.
             last_starts_s: preset -> how long its last start took, for the estimate.
             last_loads_s: preset -> how long its last load of this workload took.
             clock: the source of time.
@@ -69,7 +74,8 @@ class CompareRunner:
             on_progress: called with every change.
         """
         self._start_server, self._wait_ready, self._stop_server = start_server, wait_ready, stop_server
-        self._run_load, self._describe = run_load, describe
+        self._run_load, self._describe, self._observe = run_load, describe, observe
+        self._pictures: dict[str, Picture] = {}
         self._last_starts_s, self._last_loads_s = dict(last_starts_s or {}), dict(last_loads_s or {})
         self._clock = clock or SystemClock()
         self._runs_dir = runs_dir
@@ -141,7 +147,8 @@ class CompareRunner:
         if record is None:
             return None
         elapsed = self._elapsed_s()
-        starts, loads = self._last_times(configurations(record.request.presets))
+        labelled = configurations(record.request.presets)
+        starts, loads = self._last_times(labelled)
         left = remaining_s(
             record.steps, record.request.order, starts | dict(record.started_s), loads | dict(record.loaded_s)
         )
@@ -157,6 +164,7 @@ class CompareRunner:
             warnings=record.warnings,
             simulated=record.simulated,
             directory=record.directory,
+            pictures=tuple(self._pictures[label] for label, _ in labelled if label in self._pictures),
             repeat_command=record.repeat_command,
         )
 
@@ -188,6 +196,7 @@ class CompareRunner:
         self._record = replace(record, state="running")
         self._began_s, self._before_s = self._clock.monotonic(), record.elapsed_s
         self._stopping = False
+        self._pictures = {}
         self._save()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"compare {record.run_id}")
         return record.run_id
@@ -333,11 +342,21 @@ class CompareRunner:
                 ttft_p50_s=progress.ttft.p50,
                 tpot_p50_s=progress.tpot.p50,
             )
+            if progress.state == "running":
+                self._look(step.preset, server)
             self._tell()
 
         result = await self._run_load(request, follow)
         self._change(loaded_s={**self._record.loaded_s, step.preset: self._clock.monotonic() - began_s})
         return result
+
+    def _look(self, label: str, server: str) -> None:
+        """The picture of what is loaded; one of a server that is idle again replaces none."""
+        if self._observe is None or self._record is None:
+            return
+        picture = self._observe(label, server, self._record.facts.get(label))
+        if picture is not None:
+            self._pictures[label] = picture
 
     def _keep(self, index: int, step: CompareStep, result: LoadResult) -> None:
         assert self._record is not None

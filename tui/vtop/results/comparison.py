@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vtop.load.progress import LoadResult
+from vtop.results.pictures import Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,8 @@ class CompareProgress:
     warnings: tuple[str, ...] = ()
     simulated: bool = False
     directory: str = ""
+    pictures: tuple[Picture, ...] = ()
+    """Each configuration as it was last seen under load, in the order of the table."""
     repeat_command: str = ""
     """The command line that repeats it; "" until it is saved."""
 

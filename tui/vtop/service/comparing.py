@@ -17,6 +17,7 @@ from vtop.results import store
 from vtop.results.comparison import CompareProgress, CompareRequest, ConfigurationFacts
 from vtop.servers.status import StopReport
 from vtop.service.measuring import COMPARISON, Claim
+from vtop.service.picturing import picture_of
 from vtop.service.predicting import floor_times, speculation_step_cost
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Comparisons:
             stop_server=self._stop,
             run_load=self._load,
             describe=self._describe,
+            observe=lambda label, server, facts: picture_of(label, server, self._service.snapshot(), facts),
             last_starts_s=starts,
             last_loads_s=loads,
         )
