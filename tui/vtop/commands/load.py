@@ -9,12 +9,11 @@ import dataclasses
 import signal
 import sys
 
-import httpx
-
 from vtop import secrets
 from vtop.commands.console import note, say, say_json, table
 from vtop.commands.session import options_from, with_service
 from vtop.errors import UsageError, VtopError
+from vtop.late_httpx import httpx
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult, Percentiles
 from vtop.load.shapes import changed, load_shapes
 from vtop.load.summary import progress_line, summary_text

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import httpx
-
 from vtop.errors import VtopError
+from vtop.late_httpx import httpx
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.vllm.launch import LaunchCommand
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
-import httpx
 import psutil
 
+from vtop.late_httpx import httpx
 from vtop.servers.ports import base_url
 from vtop.servers.process import short_title
 from vtop.servers.readiness import authorization

@@ -7,11 +7,10 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import httpx
-
 from vtop import secrets
 from vtop.clock import Clock
 from vtop.errors import VtopError
+from vtop.late_httpx import httpx
 from vtop.servers import deployment
 from vtop.servers.durations import remember_start
 from vtop.servers.launcher import broken_launcher

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import httpx
-
+from vtop.late_httpx import httpx
 from vtop.servers.ports import Listeners, base_url, listeners
 from vtop.servers.process import ProcessIdentity
 from vtop.servers.state_files import ServerRecord

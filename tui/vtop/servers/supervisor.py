@@ -9,11 +9,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
-import httpx
-
 from vtop import paths
 from vtop.clock import Clock, SystemClock
 from vtop.errors import VtopError
+from vtop.late_httpx import httpx
 from vtop.servers import deployment
 from vtop.servers.life import LifeTools, ServerLife, start_fallback
 from vtop.servers.logs import ROTATE_ABOVE_BYTES, rotate_if_large, rotated_path

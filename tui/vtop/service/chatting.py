@@ -7,9 +7,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
-
 from vtop.contract import ChatEvent
+from vtop.late_httpx import httpx
 
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 """A model that thinks for a minute without a word is reported, not waited for."""

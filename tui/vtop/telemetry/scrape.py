@@ -13,11 +13,10 @@ import ssl
 import zlib
 from dataclasses import dataclass, replace
 
-import httpx
-
 from vtop import secrets
 from vtop.clock import Clock
 from vtop.errors import UsageError
+from vtop.late_httpx import httpx
 from vtop.telemetry.prometheus import Page, PageParser, family_names
 from vtop.telemetry.window import ScrapeWindow
 from vtop.vllm.metric_names import PROCESS_START, SIMULATED, VLLM_NAMES

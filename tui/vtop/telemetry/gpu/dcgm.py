@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-import httpx
-
 from vtop.clock import Clock
 from vtop.hardware import peak_bandwidth
+from vtop.late_httpx import httpx
 from vtop.telemetry.gpu.device import FULL_CLOCK_SHARE
 from vtop.telemetry.gpu.matching import is_here
 from vtop.telemetry.gpu.source import GpuFrame, GpuSource
