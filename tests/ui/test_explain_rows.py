@@ -8,7 +8,9 @@ import pytest
 
 from ui.fake_service import gpu, ready, snapshot
 from vtop.ui.glyphs import UNICODE
+from vtop.ui.panels.engine import engine_rows
 from vtop.ui.panels.gpus import gpu_row, gpu_title
+from vtop.ui.panels.servers import server_rows
 from vtop.ui.screens.explain import explain_rows
 from vtop.vllm.reading import EngineReading, KvTransferReading, SpeculationReading
 
@@ -96,3 +98,16 @@ def test_a_gpu_of_another_machine_says_where_it_is_wherever_it_is_drawn() -> Non
     view = ready()
     text_of_it = "\n".join(line.text for line in explain_rows(snapshot(view, gpus=[there]), view, 120, UNICODE))
     assert "in gpu-7" in text_of_it
+
+
+def test_another_servers_numbers_never_pass_for_vllms() -> None:
+    view = replace(ready(), engines=(EngineReading("m", 10.0, server_kind="sglang", running=3.0),))
+    drawn = {
+        "list": server_rows(snapshot(view), view, 80, 3, UNICODE)[0],
+        "engine": engine_rows(view, 80, 2, UNICODE),
+        "explain": explain_rows(snapshot(view), view, 80, UNICODE),
+    }
+    for where, lines in drawn.items():
+        assert "sglang" in " ".join(line.text for line in lines), where
+    ours = engine_rows(ready(), 80, 2, UNICODE) + server_rows(snapshot(ready()), ready(), 80, 3, UNICODE)[0]
+    assert "own numbers" not in " ".join(line.text for line in ours)

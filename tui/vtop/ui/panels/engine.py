@@ -46,6 +46,8 @@ def _batch(engine: EngineReading, server: ServerView, glyphs: Glyphs, width: int
         line.join(bar(engine.running / (limit * engine.engines), 22 if wide else 10, glyphs, "second")).add(" ")
     line.add(running, "strong").add(f" running · {waiting} waiting", "warn" if engine.waiting else "")
     fields = [Field(line)]
+    if engine.server_kind != "vllm":
+        fields.append(field(f"{engine.server_kind}'s own numbers", "warn", 10))
     kv = Line("KV ", "dim")
     if width >= 76:
         kv.join(bar(engine.kv_usage, 14 if wide else 8, glyphs, "second")).add(" ")

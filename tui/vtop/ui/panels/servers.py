@@ -88,6 +88,8 @@ def _row(view: ServerView, snapshot: Snapshot, width: int, glyphs: Glyphs, name_
         fields.append(field(stale, "warn", 9))
     elif status.message and status.state in (ServerState.DEGRADED, ServerState.LOST, ServerState.STOPPING):
         fields.append(field(cut(status.message, max(12, width - left.width - 24), glyphs.ellipsis), "warn", 7))
+    if engine is not None and engine.server_kind != "vllm":
+        fields.append(field(f"{engine.server_kind}, not vLLM", "warn", 9))
     if status.role:
         fields.append(field(status.role, "second", 6))
     if status.port is not None and status.host in ("127.0.0.1", "localhost", "0.0.0.0"):

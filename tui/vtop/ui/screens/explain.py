@@ -48,7 +48,8 @@ def explain_rows(snapshot: Snapshot, server: ServerView | None, width: int, glyp
     engine = server.engine
     if engine is not None:
         stale = stale_text(server) if server_is_stale(server) else ""
-        title = Line(f" Its own numbers, over {engine.window_s:.0f} s", "title")
+        whose = "Its own" if engine.server_kind == "vllm" else f"{engine.server_kind}'s own"
+        title = Line(f" {whose} numbers, over {engine.window_s:.0f} s", "title")
         rows += [Line(), title.add(f"  {stale}" if stale else "", "warn")]
         rows += _engine(engine, width)
         for other in server.engines[1:]:
