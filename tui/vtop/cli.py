@@ -243,6 +243,12 @@ def build_parser() -> argparse.ArgumentParser:
     web.add_argument("--port", type=int, default=8765)
     web.add_argument("--readonly", action="store_true")
     web.add_argument("--demo", action="store_true", help="serve the simulated demo")
+
+    completion = verbs.add_parser("completion", help="a script that completes verbs, options and names in a shell")
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"])
+    completion.set_defaults(parser=parser)
+    names = verbs.add_parser("_complete")  # without help, so that no list shows it: only those scripts call it
+    names.add_argument("kind")
     return parser
 
 
@@ -265,6 +271,8 @@ MODULES = {
     "doctor": "doctor",
     "replay": "replay",
     "web": "web",
+    "completion": "completion",
+    "_complete": "names",
 }
 """Verb -> module under `vtop.commands`, whose `run_VERB` does the work."""
 
