@@ -100,7 +100,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             heading=LEAST,
             workload="demo", why="one at a time leaves nothing to share", concurrency=1, simulated_requests=6
         ),
-        watch="Batch occupancy: requests running against waiting, and tokens per step, in the engine panel.",
+        watch="Batch occupancy: requests running against waiting, and tokens per step.",
     ),
     Experiment(
         name="prefix-caching",
@@ -113,7 +113,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         presets=("baseline", "prefix-caching"),
         shows_off=Trial(workload="prefix", why="10 prefixes of 2,048 tokens come again and again"),
         does_not_help=Trial(heading=LEAST, workload="random", why="no two prompts begin alike"),
-        watch="Prefix hit rate in the engine panel, and TTFT falling; TPOT only where prefills interrupted it.",
+        watch="Prefix hit rate up and TTFT down; TPOT falls only where prefills interrupted it.",
     ),
     Experiment(
         name="speculative-decoding",
@@ -126,7 +126,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         presets=("baseline", "spec-ngram"),
         shows_off=Trial(workload="repeat", why="the answer repeats the prompt, so it is easy to guess"),
         does_not_help=Trial(heading=LEAST, workload="random", why="there is nothing to guess from"),
-        watch="Accepted tokens by position and the mean acceptance length against the break-even line (key e).",
+        watch="Accepted tokens by position, and the tokens of a step against the break-even line.",
     ),
     Experiment(
         name="quantization",
@@ -142,7 +142,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             heading=LEAST,
             workload="long", why="long prompts are bound by arithmetic", simulated_requests=8, simulated_tokens=8
         ),
-        watch="Weights, KV capacity and the TPOT floor (key e), and TPOT coming down to the new floor.",
+        watch="Weights, KV capacity and the TPOT floor, and TPOT coming down to the new floor.",
     ),
     Experiment(
         name="pd-disaggregation",
@@ -162,7 +162,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         does_not_help=Trial(
             heading=LEAST, workload="decode", why="short prompts hardly interrupt it", simulated_requests=16
         ),
-        watch="Prefill and decode server side by side: prompt tokens at one, generated ones at the other; P95 of TPOT.",
+        watch="Prompts at one server, answers at the other, and how far the slow gaps between tokens lie above usual.",
     ),
     Experiment(
         name="tensor-parallel",
