@@ -137,12 +137,17 @@ BACK_FROM = (
 )
 """Screens that `escape` leaves."""
 
-EXPORTED = ("result", "compared", "comparison", "runs")
+COMPARISONS = ("compared", "comparison", "cut-comparison")
+"""The table of a comparison: of this vtop, saved and finished, saved and cut."""
+
+EXPORTED = ("result", *COMPARISONS, "runs")
 """Screens that show what can be written as a report."""
 
+OPENED = ("start", "load", "compare", "runs", "choose-load", "experiments", "chat", "cut-comparison")
+"""Screens where `enter` does something that the footer names."""
+
 ACTIONS: tuple[Action, ...] = (
-    Action("open", "enter", "Open", "Open what is selected.", MOVE, can=_can_open,
-           footer=1, screens=("start", "load", "compare", "runs", "choose-load", "experiments", "chat", "cut-comparison")),
+    Action("open", "enter", "Open", "Open what is selected.", MOVE, can=_can_open, footer=1, screens=OPENED),
     Action("start", "s", "Start", "Start a server from a preset.", SERVERS, mutates=True, footer=1,
            screens=("dashboard", "logs", "explain")),
     Action("stop", "x", "Stop", "Stop the selected server; on the load test and compare screens, stop that.", SERVERS,
@@ -162,11 +167,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("choose-load", "L", "Workload", "Choose workload, concurrency and length of the load test.", MEASURE,
            mutates=True, can=_can_load, footer=8, screens=("dashboard", "load", "result")),
     Action("compare", "c", "Compare", "Compare presets: start, load and stop each, then a table with verdicts.",
-           MEASURE, mutates=True, footer=2, screens=("dashboard", "runs", "start", "compared", "comparison")),
+           MEASURE, mutates=True, footer=2, screens=("dashboard", "runs", "start", *COMPARISONS)),
     Action("experiments", "i", "Experiments", "Guided experiments: each optimization under a load that shows it off.",
            MEASURE, mutates=True, footer=9, screens=("dashboard",)),
     Action("runs", "r", "Runs", "Saved load tests and comparisons.", MEASURE, footer=6,
-           screens=("dashboard", "result", "compare", "compared", "comparison")),
+           screens=("dashboard", "result", "compare", *COMPARISONS)),
     Action("export", "o", "Export", "Write the shown result as Markdown, CSV and HTML.", MEASURE,
            can=lambda now: now.item and now.screen in EXPORTED, footer=3, screens=EXPORTED),
     Action("delete", "D,delete", "Delete", "Delete the chosen run, after a confirmation.", MEASURE, mutates=True,
@@ -222,7 +227,7 @@ OPEN_LABELS = {
     "choose-load": "Run it",
     "experiments": "Run it",
     "chat": "Send",
-    "comparison": "Go on with it",
+    "cut-comparison": "Go on with it",
 }
 """What `enter` does on a screen, for the footer."""
 

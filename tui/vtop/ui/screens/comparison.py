@@ -39,6 +39,11 @@ class ComparisonScreen(Page):
 
         self.read(aside(lambda: service.compare_result(run_id)), f"open {run_id}", done)
 
+    def action_name(self) -> str:
+        """One that was cut can be gone on with."""
+        cut = self._saved is not None and self._saved.state not in ("finished", "running")
+        return "cut-comparison" if cut else self.NAME
+
     def heading(self) -> str:
         """The load that was compared under."""
         return f"Comparison  {self._saved.request.workload or 'chat'}" if self._saved else self.HEADING
@@ -65,10 +70,7 @@ class ComparisonScreen(Page):
         from vtop.ui.screens.compare import CompareScreen
 
         saved = self._saved
-        if saved is None:
-            return
-        if saved.state == "finished":
-            self.vtop.notify("it is finished: o exports it", markup=False, timeout=3)
+        if saved is None or self.action_name() == self.NAME:
             return
         service = self.vtop.service
         self.vtop.call(
