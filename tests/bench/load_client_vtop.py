@@ -13,21 +13,22 @@ from vtop.load import engine
 from vtop.load.client import Exchange, Target
 from vtop.load.preflight import ensure_files
 from vtop.load.progress import LoadRequest
-from vtop.load.stage import LocalDriver, prompts_of, warmup_prompts_of
+from vtop.load.records import Order
+from vtop.load.stage import LocalDriver, PromptSource
 from vtop.load.stats import RequestRecord
 from vtop.load.words import WordSource
-from vtop.load.workload import Shape, resolve
+from vtop.load.workload import resolve
 
 LAGS: list[float] = []
 
 
-def spy(exchange: Exchange, order: engine.Order, shape: Shape) -> RequestRecord:
+def spy(exchange: Exchange, order: Order) -> RequestRecord:
     """Also takes the delivery lag: arrival minus the server's own stamp in the event."""
     for stamp, chunk in exchange.reads:
         at = chunk.find(b'"created": ')
         if at >= 0:
             LAGS.append(stamp - int(chunk[at + 11 : chunk.index(b",", at)]) / 1e9)
-    return READ(exchange, order, shape)
+    return READ(exchange, order)
 
 
 READ = engine.record_of
@@ -49,14 +50,12 @@ async def main() -> None:
             warmup=0,
         )
     )
-    words = WordSource()
     driver = LocalDriver(
         target=Target.from_url(url),
         model="normal",
         api_key=None,
         running_usage=False,
-        prompts=prompts_of(shape, words),
-        warmup_prompts=warmup_prompts_of(shape, words),
+        prompts=PromptSource(shape, WordSource()),
     )
     await driver.prepare(shape, lambda record: None)
     gc.collect()

@@ -16,7 +16,7 @@ from typing import Any
 from vtop.load import files
 from vtop.load.client import Target
 from vtop.load.progress import LoadRequest
-from vtop.load.stage import LocalDriver, prompts_of, warmup_prompts_of
+from vtop.load.stage import LocalDriver, PromptSource
 from vtop.load.stats import RequestRecord
 from vtop.load.words import WordSource
 from vtop.load.workload import Shape, resolve
@@ -138,8 +138,7 @@ async def run_stage(
         model=model,
         api_key=None,
         running_usage=running_usage,
-        prompts=prompts_of(shape, words) if file_prompts is None else iter(file_prompts),
-        warmup_prompts=warmup_prompts_of(shape, words, file_prompts),
+        prompts=PromptSource(shape, words, file_prompts),
     )
     try:
         await driver.prepare(shape, lambda record: None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtop.load import outcome, stats
-from vtop.load.loopback import ClientFloor
+from vtop.load.floor import ClientFloor
 from vtop.load.outcome import Measured
 from vtop.load.progress import LoadRequest, LoadResult
 from vtop.load.stats import RequestRecord, Span

@@ -12,7 +12,7 @@ from load_helpers import Replay
 from vtop.errors import VtopError
 from vtop.load.client import Target
 from vtop.load.progress import LoadRequest
-from vtop.load.stage import LocalDriver, prompts_of
+from vtop.load.stage import LocalDriver, PromptSource
 from vtop.load.words import WordSource
 from vtop.load.workload import resolve
 
@@ -58,8 +58,7 @@ async def _send(certificate: tuple[Path, Path], ca_file: str | None) -> list[boo
             model="m",
             api_key=None,
             running_usage=False,
-            prompts=prompts_of(shape, WordSource()),
-            warmup_prompts=iter(()),
+            prompts=PromptSource(shape, WordSource()),
         )
         try:
             await driver.prepare(shape, lambda record: None)

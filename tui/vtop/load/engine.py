@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-
-import msgspec
+from dataclasses import replace
 
 from vtop.load import arrival
-from vtop.load.answer import Answer, gaps_s, read_answer, tpot_by_choice_s, tpot_s, verdict
+from vtop.load.answer import read_answer
 from vtop.load.client import ConnectionPool, Exchange, Target, monotonic
+from vtop.load.records import Order, count_so_far, may_be_done, record_of
 from vtop.load.stats import RequestRecord
 from vtop.load.workload import Prompt, Shape, body, chat_message
 
@@ -23,23 +23,8 @@ DRAIN_WITHIN_S = 30.0
 QUICK_FAILURE_S = 0.05
 QUICK_FAILURE_PAUSE_S = 0.1
 """A stream that was refused within 0.05 s waits this long before its next request, where no count ends the test."""
-LINGER_S = 0.25
-"""How long a body may stay open after `[DONE]`."""
 _PREPARED = 4096
 """Requests of a test without a count that are encoded before the clock starts, at most."""
-
-_RUNNING_KEY = b'"completion_tokens":'
-
-
-@dataclass(slots=True)
-class Order:
-    """A request about to be sent."""
-
-    index: int
-    prompt: Prompt
-    payload: bytes
-    counted: bool
-    scheduled_s: float | None = None
 
 
 class Stage:
@@ -107,7 +92,12 @@ class Stage:
         for number, prompt in zip(range(shape.warmup), self._warmup_prompts, strict=False):
             if number % self._shards == self._shard:
                 self._warmups.append(self._order(-1 - number, prompt, counted=False))
-        many = shape.requests if shape.requests is not None else min(_PREPARED, 4 * (shape.concurrency or 64))
+        if shape.requests is not None:
+            many = shape.requests
+        elif shape.rate is not None and shape.duration_s is not None:
+            many = min(_PREPARED, math.ceil(1.1 * shape.rate * shape.duration_s) + 16)
+        else:
+            many = min(_PREPARED, 4 * (shape.concurrency or 64))
         self._refill(many)
 
     def _order(self, index: int, prompt: Prompt, *, counted: bool) -> Order:
@@ -349,7 +339,8 @@ class Stage:
     def _check_finished(self) -> None:
         if self._active or self._waiting:
             return
-        if self._stopping or (self._exhausted if self._shape.open_loop else not self._slots_to_come()):
+        over = self._exhausted and not self._orders if self._shape.open_loop else not self._slots_to_come()
+        if self._stopping or over:
             self._finished.set()
 
     def _slots_to_come(self) -> bool:
@@ -373,7 +364,7 @@ class Stage:
                     self._pool.abort(exchange, "cancelled", "still running when the test ended")
                 elif now >= exchange.waits_until_s:
                     self._pool.abort(exchange, "timeout", f"no end within {self._shape.timeout_s:g} s")
-                elif _may_be_done(exchange, now) and read_answer(exchange.reads, keep_text=False).done:
+                elif may_be_done(exchange, now) and read_answer(exchange.reads, keep_text=False).done:
                     self._pool.abort(exchange, "lingers", "the body stayed open after [DONE]")
 
     # Live numbers
@@ -388,10 +379,10 @@ class Stage:
         total = self.finished_tokens
         for exchange, order in self._active.items():
             if order.counted:
-                total += _count_live(exchange)
+                total += count_so_far(exchange)
         for exchange, order in self._ended:
             if order.counted:
-                total += _count_live(exchange)
+                total += count_so_far(exchange)
         return total
 
     # Reading answers, off the path of the stamps
@@ -406,7 +397,7 @@ class Stage:
 
     def _read_one(self) -> None:
         exchange, order = self._ended.popleft()
-        record = record_of(exchange, order, self._shape)
+        record = record_of(exchange, order)
         if not order.counted:
             self.warmup_records.append(record)
             return
@@ -414,102 +405,6 @@ class Stage:
         if record.ok:
             self.finished_tokens += record.output_tokens if record.output_tokens is not None else record.chunks
         else:
-            self.finished_tokens += _count_live(exchange)
+            self.finished_tokens += count_so_far(exchange)
         if self._on_record is not None:
             self._on_record(record)
-
-
-def _may_be_done(exchange: Exchange, now: float) -> bool:
-    """Whether the last bytes were `[DONE]` and nothing came since; the words may also be generated text."""
-    return bool(exchange.reads) and now - exchange.reads[-1][0] > LINGER_S and b"[DONE]" in exchange.reads[-1][1]
-
-
-def _count_live(exchange: Exchange) -> int:
-    reads = exchange.reads
-    while exchange.live_read < len(reads):
-        chunk = reads[exchange.live_read][1]
-        exchange.live_read += 1
-        at = chunk.rfind(_RUNNING_KEY)
-        if at >= 0:
-            digits = chunk[at + len(_RUNNING_KEY) : at + len(_RUNNING_KEY) + 12].lstrip()
-            end = 0
-            while end < len(digits) and 48 <= digits[end] <= 57:
-                end += 1
-            if end:
-                exchange.live_tokens = max(exchange.live_tokens, int(digits[:end]))
-        else:
-            exchange.live_tokens += chunk.count(b'"finish_reason":null') or chunk.count(b"data:")
-    return exchange.live_tokens
-
-
-def record_of(exchange: Exchange, order: Order, shape: Shape) -> RequestRecord:
-    """Reads one ended exchange."""
-    record = RequestRecord(
-        index=order.index,
-        sent_s=exchange.sent_s,
-        ended_s=exchange.ended_s,
-        scheduled_s=order.scheduled_s,
-        connect_s=exchange.connect_s,
-        status=exchange.status,
-        wanted_prompt_tokens=order.prompt.prompt_tokens,
-    )
-    lingered = exchange.failure == "lingers"
-    if exchange.status is not None and exchange.status != 200:
-        record.failure = f"http_{exchange.status}"
-        record.detail = exchange.server_words()
-        record.retry_after = exchange.header("retry-after")
-        return record
-    answer = read_answer(exchange.reads, ended_in_order=exchange.body_ended)
-    _numbers(record, exchange, answer)
-    failure, detail, note = verdict(answer, ended_in_order=exchange.body_ended)
-    if exchange.failure and not lingered and not (answer.done and not failure):
-        # The words of the server, where it said why, are worth more than how the connection ended.
-        keep = failure in ("server_error_in_stream",)
-        failure = failure if keep else {"reset": "stream_cut"}.get(exchange.failure, exchange.failure)
-        detail = detail if keep else exchange.failure_detail
-        if exchange.failure == "reset" and exchange.status is None:
-            failure = "reset"
-    elif not answer.events and not answer.done and exchange.body_ended:
-        failure, detail = "not_a_stream", _not_a_stream(exchange)
-    record.ok = not failure
-    record.failure = failure
-    record.detail = detail
-    record.note = note if not failure else ""
-    return record
-
-
-def _numbers(record: RequestRecord, exchange: Exchange, answer: Answer) -> None:
-    sent = exchange.sent_s
-    stamps = answer.token_stamps
-    record.token_stamps = stamps
-    record.token_counts = answer.token_counts
-    record.chunks = len(stamps)
-    record.gaps_s = gaps_s(answer)
-    record.finish_reason = answer.finish_reason
-    record.prompt_tokens = answer.prompt_tokens
-    record.output_tokens = answer.output_tokens
-    record.cached_tokens = answer.cached_tokens
-    record.text = answer.text
-    if stamps:
-        record.first_token_s = stamps[0]
-        record.last_token_s = stamps[-1]
-        record.ttft_s = stamps[0] - sent
-        record.e2e_s = stamps[-1] - sent
-    if answer.reasoning_seen and answer.first_answer_stamp is not None:
-        record.first_answer_s = answer.first_answer_stamp
-        record.ttfo_s = answer.first_answer_stamp - sent
-    record.tpot_s = tpot_s(answer)
-    record.tpot_by_choice_s = tpot_by_choice_s(answer) or None
-
-
-def _not_a_stream(exchange: Exchange) -> str:
-    kind = exchange.header("content-type") or "no content type"
-    return f"status 200 without events ({kind}): {exchange.server_words()[:200]}"
-
-
-_encoder = msgspec.json.Encoder()
-
-
-def encode_line(value: object) -> bytes:
-    """One JSON line."""
-    return _encoder.encode(value) + b"\n"

@@ -36,6 +36,7 @@ def open_file(shape: Shape) -> tuple[Shape, list[Prompt]]:
     settled = replace(
         shape,
         requests=count,
+        file_prompts=len(kept),
         duration_s=None if trace else shape.duration_s,
         trace=trace,
         endpoint=endpoint,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vtop.load import stats
-from vtop.load.loopback import ClientFloor
+from vtop.load.floor import ClientFloor
 from vtop.load.progress import LoadRequest, LoadResult, LoadStep
 from vtop.load.search import ACHIEVED_SHARE
 from vtop.load.stats import RequestRecord, Span

@@ -20,7 +20,7 @@ from vtop.clock import Clock, SystemClock
 from vtop.errors import VtopError
 from vtop.load import outcome
 from vtop.load.command import command_line
-from vtop.load.loopback import ClientFloor
+from vtop.load.floor import ClientFloor
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult, LoadStep, RequestPoint
 from vtop.load.stats import RunningPercentiles
 from vtop.load.workload import resolve

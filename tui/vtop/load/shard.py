@@ -20,9 +20,9 @@ from vtop.errors import VtopError
 from vtop.load import files, preflight
 from vtop.load.channel import Channel
 from vtop.load.client import Target, monotonic
-from vtop.load.loopback import ClientFloor
+from vtop.load.floor import ClientFloor
 from vtop.load.looplag import LoopLag
-from vtop.load.stage import LocalDriver, OnRecord, prompts_of, warmup_prompts_of
+from vtop.load.stage import LocalDriver, OnRecord, PromptSource
 from vtop.load.stats import RequestRecord
 from vtop.load.words import WordSource
 from vtop.load.workload import Shape
@@ -223,8 +223,7 @@ class ShardProcess:
             model=plan.model,
             api_key=resolve_key(plan.api_key),
             running_usage=plan.running_usage,
-            prompts=prompts_of(shape, plan.words) if file_prompts is None else iter(file_prompts),
-            warmup_prompts=warmup_prompts_of(shape, plan.words, file_prompts),
+            prompts=PromptSource(shape, plan.words, file_prompts),
             shard=plan.shard,
             shards=plan.shards,
         )

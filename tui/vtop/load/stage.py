@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -21,13 +22,27 @@ def prompts_of(shape: Shape, words: WordSource) -> Iterator[Prompt]:
     return find_workload(shape.workload).prompts(shape, words, random.Random(shape.seed))
 
 
-def warmup_prompts_of(
-    shape: Shape, words: WordSource, file_prompts: Sequence[Prompt] | None = None
-) -> Iterator[Prompt]:
+def warmup_prompts_of(shape: Shape, words: WordSource) -> Iterator[Prompt]:
     """Prompts of the same shape that occur nowhere in the test."""
-    if file_prompts is not None:
-        return file_warmups(file_prompts, shape)
     return prompts_of(warmup_shape(shape), words)
+
+
+class PromptSource:
+    """What a test's stages send: prompts without end made from the seed, or those of a file."""
+
+    def __init__(self, shape: Shape, words: WordSource, file_prompts: Sequence[Prompt] | None = None) -> None:
+        self._file_prompts = file_prompts
+        if file_prompts is None:
+            self._made = prompts_of(shape, words)
+            self.warmups = warmup_prompts_of(shape, words)
+        else:
+            self.warmups = file_warmups(file_prompts, shape)
+
+    def counted(self, shape: Shape) -> Iterator[Prompt]:
+        """The prompts of a stage. A file begins again at its end; whether it may is for the caller to say."""
+        if self._file_prompts is None:
+            return self._made
+        return itertools.islice(itertools.cycle(self._file_prompts), shape.skip, None)
 
 
 class Driver(Protocol):
@@ -111,8 +126,7 @@ class LocalDriver:
         model: str,
         api_key: str | None,
         running_usage: bool,
-        prompts: Iterator[Prompt],
-        warmup_prompts: Iterator[Prompt],
+        prompts: PromptSource,
         shard: int = 0,
         shards: int = 1,
     ) -> None:
@@ -121,7 +135,6 @@ class LocalDriver:
         self._api_key = api_key
         self._running_usage = running_usage
         self._prompts = prompts
-        self._warmup_prompts = warmup_prompts
         self._shard = shard
         self._shards = shards
         self._pool = ConnectionPool(target)
@@ -168,8 +181,8 @@ class LocalDriver:
             target=self._target,
             pool=self._pool,
             shape=shape,
-            prompts=self._prompts,
-            warmup_prompts=self._warmup_prompts,
+            prompts=self._prompts.counted(shape),
+            warmup_prompts=self._prompts.warmups,
             model=self._model,
             api_key=self._api_key,
             running_usage=self._running_usage,

@@ -11,7 +11,6 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,14 +22,13 @@ from vtop.errors import VtopError
 from vtop.load import files, outcome, preflight
 from vtop.load.channel import Channel
 from vtop.load.client import Target, monotonic
-from vtop.load.ladder import Ladder
-from vtop.load.loopback import ClientFloor, measure_floor
+from vtop.load.course import Course
+from vtop.load.floor import ClientFloor, LoopbackProcess
 from vtop.load.looplag import LoopLag
 from vtop.load.outcome import Measured
 from vtop.load.progress import LoadRequest, LoadStep
-from vtop.load.search import RateSearch
 from vtop.load.shard import ShardedDriver, ShardPlan, processes_for
-from vtop.load.stage import Driver, LocalDriver, prompts_of, warmup_prompts_of
+from vtop.load.stage import Driver, LocalDriver, PromptSource
 from vtop.load.stats import RequestRecord
 from vtop.load.words import WordSource
 from vtop.load.workload import Prompt, Shape, find_workload, resolve, settled
@@ -40,9 +38,6 @@ from vtop.secrets import resolve as resolve_key
 TICK_S = 0.1
 CONTEXT_WITHIN_S = 3.0
 """How long the end waits for the server's and the GPU's readings."""
-PROBE_S = 10.0
-"""How long a closed loop runs at most to find the rate that an open one takes a share of."""
-SEARCH_RUN_S = 20.0
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -75,6 +70,7 @@ class Worker:
         self._plan = plan
         self._request = plan.request
         self._driver: Driver | None = None
+        self._course: Course | None = None
         self._stopped = False
         self._orphaned = False
         self._context: asyncio.Future[Mapping[str, Any]] | None = None
@@ -108,14 +104,20 @@ class Worker:
         if not self._stopped:
             self._stopped = True
             self._state("stopping")
+        self._end_course()
         if self._driver is not None:
             self._driver.stop()
 
     def cancel(self) -> None:
         """Ends it now."""
         self._stopped = True
+        self._end_course()
         if self._driver is not None:
             self._driver.cancel()
+
+    def _end_course(self) -> None:
+        if self._course is not None:
+            self._course.stopped = True
 
     def _state(self, state: str, message: str = "") -> None:
         self._channel.send("state", state=state, message=message, phase=self._phase)
@@ -134,10 +136,12 @@ class Worker:
         file_prompts: list[Prompt] | None = None
         if request.file:
             shape, file_prompts = files.open_file(shape)
+        course = self._course = Course(request, shape, self._stage, self._add_step)
+        course.check()
         preflight.ensure_files(shape.streams)
         api_key = resolve_key(request.api_key)
         target = Target.from_url(request.url, request.ca_file)
-        floor_server = await _start_loopback() if request.measure_client else None
+        floor_server = await LoopbackProcess.start() if request.measure_client else None
         try:
             facts = await preflight.ask_server(target, request.model, api_key)
             preflight.check_lengths(shape, facts)
@@ -148,18 +152,19 @@ class Worker:
                 )
             if floor_server is not None:
                 self._state("preparing", "measuring this client")
-                self._floor = await _floor_of(floor_server, shape.streams)
+                self._floor = await floor_server.measure(shape.streams)
                 self._send_floor()
         finally:
             if floor_server is not None:
-                await _end_child(floor_server)
-        driver = await self._make_driver(target, shape, facts, words, api_key, file_prompts)
-        self._driver = driver
+                await floor_server.close()
+        driver = self._driver = await self._make_driver(target, shape, facts, words, api_key, file_prompts)
+        course.stopped = self._stopped
         try:
-            measured, kind = await self._measure(shape, driver)
+            measured = await course.run()
         finally:
             await driver.close()
-        await self._finish(measured, kind, facts)
+        self._notes += course.notes
+        await self._finish(measured, course.kind, facts)
 
     async def _make_driver(
         self,
@@ -178,8 +183,7 @@ class Worker:
                 model=facts.model,
                 api_key=api_key,
                 running_usage=facts.is_vllm,
-                prompts=prompts_of(shape, words) if file_prompts is None else iter(file_prompts),
-                warmup_prompts=warmup_prompts_of(shape, words, file_prompts),
+                prompts=PromptSource(shape, words, file_prompts),
             )
         plan = ShardPlan(
             shard=0,
@@ -202,92 +206,16 @@ class Worker:
                 "floor", added_ttft_s=self._floor.added_ttft_s, capacity_tokens_per_s=self._floor.capacity_tokens_per_s
             )
 
-    async def _measure(self, shape: Shape, driver: Driver) -> tuple[Measured, str]:
-        workload = find_workload(shape.workload)
-        if self._request.search:
-            return await self._search(shape, driver), "search"
-        if workload.ladder:
-            return await self._climb(shape, driver), "ladder"
-        if workload.rate_share is not None and shape.rate is None:
-            rate = await self._probe(shape, driver)
-            shape = replace(shape, rate=workload.rate_share * rate, concurrency=None)
-            self._phase = f"{shape.rate:.3g} requests/s"
-        return await self._stage(shape, driver), "load"
-
-    async def _probe(self, shape: Shape, driver: Driver) -> float:
-        """Requests a second that a closed loop gets.
-
-        Raises:
-            VtopError: no request succeeded.
-        """
-        self._phase = "finding the rate"
-        measured = await self._stage(
-            replace(
-                shape,
-                rate=None,
-                requests=None,
-                duration_s=min(PROBE_S, shape.duration_s or PROBE_S),
-                concurrency=shape.concurrency or 16,
-            ),
-            driver,
-        )
-        step = outcome.step_of(measured, self._request)
-        self._points.clear()
-        if not step.requests_per_s:
-            raise VtopError("no request succeeded while the rate was sought", _first_words(measured.records))
-        return step.requests_per_s
-
-    async def _climb(self, shape: Shape, driver: Driver) -> Measured:
-        ladder = Ladder(shape.concurrency or 128)
-        stages: list[Measured] = []
-        while not self._stopped:
-            concurrency = ladder.next()
-            if concurrency is None:
-                break
-            self._phase = f"{concurrency} at once"
-            measured = await self._stage(
-                replace(shape, concurrency=concurrency, warmup=min(shape.warmup, concurrency)), driver
-            )
-            stages.append(measured)
-            ladder.add(outcome.step_of(measured, self._request))
-            self._add_step(ladder.steps[-1])
-        if ladder.ended_because:
-            self._notes.append(f"the ladder ended: {ladder.ended_because}")
-        best = ladder.best()
-        return stages[best if best is not None else -1]
-
-    async def _search(self, shape: Shape, driver: Driver) -> Measured:
-        request = self._request
-        if request.slo_ttft_s is None and request.slo_tpot_s is None and request.slo_e2e_s is None:
-            raise VtopError("a search needs limits to hold", "Give --slo-ttft or --slo-tpot, in seconds.")
-        seconds = shape.duration_s or SEARCH_RUN_S
-        search = RateSearch(shape.rate or 0.7 * await self._probe(shape, driver))
-        best: Measured | None = None
-        last: Measured | None = None
-        while not self._stopped:
-            rate = search.next()
-            if rate is None:
-                break
-            self._phase = f"{rate:.3g} requests/s"
-            last = await self._stage(
-                replace(shape, rate=rate, requests=None, duration_s=seconds, concurrency=None), driver
-            )
-            search.add(outcome.step_of(last, request))
-            self._add_step(search.steps[-1])
-            if search.steps[-1].holds and rate == search.holds:
-                best = last
-        self._notes.append(f"search: {search.verdict()}")
-        chosen = best or last
-        if chosen is None:
-            raise VtopError("the search was stopped before its first run ended", "")
-        return chosen
-
     def _add_step(self, step: LoadStep) -> None:
         self._steps.append(step)
         self._channel.send("step", step=step)
 
-    async def _stage(self, shape: Shape, driver: Driver) -> Measured:
+    async def _stage(self, shape: Shape, phase: str) -> Measured:
         """One stretch of load, watched."""
+        driver = self._driver
+        assert driver is not None
+        self._phase = phase
+        self._points.clear()
         await driver.prepare(shape, self._record)
         self._state("warming-up" if shape.warmup else "running")
         gc.collect()
@@ -416,47 +344,8 @@ def _shape_hash(shape: Shape, model: str) -> str:
     """Equal for tests that ask the same of a server, whatever their prompts."""
     import hashlib
 
-    fields = msgspec.to_builtins(replace(shape, seed=0))
+    fields = msgspec.to_builtins(replace(shape, seed=0, skip=0))
     return hashlib.sha256(msgspec.json.encode([model, sorted(fields.items())])).hexdigest()[:16]
-
-
-def _first_words(records: list[RequestRecord] | Any) -> str:
-    for record in records:
-        if record.detail:
-            return f"The server said: {record.detail}"
-    return "Check the server's log."
-
-
-async def _start_loopback() -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "vtop.load.loopback",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-
-
-async def _floor_of(server: asyncio.subprocess.Process, streams: int) -> ClientFloor | None:
-    assert server.stdout is not None
-    try:
-        async with asyncio.timeout(5.0):
-            port = int(await server.stdout.readline() or 0)
-    except (TimeoutError, ValueError):
-        return None
-    return await measure_floor(port, streams) if port else None
-
-
-async def _end_child(child: asyncio.subprocess.Process) -> None:
-    if child.stdin is not None:
-        child.stdin.close()
-    try:
-        async with asyncio.timeout(0.5):
-            await child.wait()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
 
 
 async def serve() -> int:

@@ -57,6 +57,10 @@ class Shape:
     ramp_s: float = 0.0
     choices: int = 1
     file: str | None = None
+    file_prompts: int = 0
+    """How many prompts the file holds."""
+    skip: int = 0
+    """How many of the file's prompts earlier stages have sent."""
     trace: bool = False
     """The file says when each request leaves."""
     burst: bool = False
