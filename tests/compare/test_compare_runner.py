@@ -19,7 +19,8 @@ from compare.comparing import Machine
 from vtop.compare.record import load_record
 from vtop.errors import UsageError, VtopError
 from vtop.results import store
-from vtop.results.comparison import CompareRequest
+from vtop.results.comparison import CompareRequest, ConfigurationFacts
+from vtop.results.pictures import Picture, ServerPicture
 
 TWO = CompareRequest(presets=("A", "B"), repeats=3, seed=500)
 
@@ -377,3 +378,20 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+async def test_each_configuration_keeps_the_picture_of_its_last_load(machine: Machine) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def observe(label: str, server: str, facts: ConfigurationFacts | None) -> Picture | None:
+        asked.append((label, machine.up.get(server)))
+        if label == "B":
+            return None  # idle again: nothing to see
+        return Picture(preset=label, servers=(ServerPicture(running=16),))
+
+    runner = machine.runner(observe=observe)
+    runner.start(CompareRequest(presets=("A", "B"), workload="chat", repeats=1))
+    progress = await runner.wait()
+    assert progress is not None
+    assert asked == [("A", "A"), ("B", "B")]
+    assert [picture.preset for picture in progress.pictures] == ["A"]

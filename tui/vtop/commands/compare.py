@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
+import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -151,23 +153,40 @@ def _outcome(step: CompareStep) -> str:
 
 
 async def watch_compare(service: VtopService) -> CompareProgress:
-    """Waits for the end; Ctrl-C stops it and keeps what was measured."""
-    loop = asyncio.get_running_loop()
+    """Waits for the end. Ctrl-C, SIGTERM or a closed terminal stop it, with its server; what was measured is kept."""
     waiting = asyncio.ensure_future(service.wait_compare())
-    stops: list[asyncio.Task[None]] = []
-    with contextlib.suppress(NotImplementedError, RuntimeError):
-        loop.add_signal_handler(signal.SIGINT, lambda: stops.append(loop.create_task(service.stop_compare())))
     log = _Log()
-    try:
+    with _stopped_by_signals(service):
         while not waiting.done():
             progress = service.compare_progress()
             if progress is not None:
                 log.show(progress)
             await asyncio.wait([waiting], timeout=_LOOK_EVERY_S)
         return waiting.result()
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(service: VtopService) -> Iterator[None]:
+    """Signals that end a program stop the comparison instead, until it is over; `nohup` is respected."""
+    loop = asyncio.get_running_loop()
+    stops: list[asyncio.Task[None]] = []
+
+    def stop(number: signal.Signals) -> None:
+        if number == signal.SIGHUP:
+            # The terminal is gone: another word to it would be an error and end the stop half way.
+            sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        stops.append(loop.create_task(service.stop_compare()))
+
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        for number in numbers:
+            loop.add_signal_handler(number, stop, number)
+    try:
+        yield
     finally:
         with contextlib.suppress(NotImplementedError, RuntimeError):
-            loop.remove_signal_handler(signal.SIGINT)
+            for number in numbers:
+                loop.remove_signal_handler(number)
 
 
 def print_outcome(progress: CompareProgress) -> None:
