@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -70,6 +71,17 @@ def test_a_difference_within_noise_says_how_large_it_could_be() -> None:
     assert row.ratio_low is not None and row.ratio_high is not None
     most = max(1 - row.ratio_low, row.ratio_high - 1) * 100
     assert row.verdict == f"no difference seen (could be up to {most:.1f} %)"
+
+
+def test_a_difference_that_may_be_real_says_how_many_rounds_would_show_it() -> None:
+    """Log differences of 2, 5 and 8 %: mean 5 %, deviation 3 %; t * 3 % / root n falls below 5 % at 4 rounds."""
+    base = configuration("a", *[a_run(600, round=n) for n in (1, 2, 3)])
+    other = configuration("b", *[a_run(600 * math.exp(d), round=n) for n, d in ((1, 0.02), (2, 0.05), (3, 0.08))])
+    row = against(base, other)
+    assert row.verdict.startswith("no difference seen")
+    assert "if the 5.1 % more that was seen is real, 1 more round would show it" in row.notes
+    same = against(base, configuration("b", *[a_run(600 + d, round=n) for n, d in ((1, -6), (2, 6), (3, 1))]))
+    assert not any("is real" in note for note in same.notes)
 
 
 def test_a_difference_too_small_to_matter_is_no_difference_however_steady_the_runs() -> None:
@@ -273,6 +285,15 @@ def test_bandwidth_from_two_sources_is_not_compared() -> None:
     row = against(base, other)
     assert (row.bandwidth_percent, row.bandwidth_source) == (pytest.approx(41.0), "busy")
     assert any("bandwidth from different sources (busy, gpm)" in note for note in row.notes)
+
+
+def test_unsteady_simulated_runs_are_put_down_to_a_busy_machine() -> None:
+    values = (600.0, 420.0, 610.0)
+    for simulated in (True, False):
+        runs = [a_run(value, round=n, simulated=simulated) for n, value in enumerate(values, 1)]
+        (row,) = compare_rows([configuration("a", *runs)])
+        (note,) = [note for note in row.notes if "its own runs differ by 45 %" in note]
+        assert ("too busy to keep up with simulated time" in note) is simulated
 
 
 def test_a_cut_run_is_left_out_and_said() -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtop.results.intervals import paired_ratio, rounds_to_settle, t_probability, t_quantile
+from vtop.results.intervals import (
+    noise_of,
+    paired_ratio,
+    rounds_to_settle,
+    smallest_difference,
+    t_probability,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +85,55 @@ def test_how_many_rounds_would_settle_a_difference() -> None:
     assert rounds_to_settle(1.10) == 3
     assert rounds_to_settle(1 / 1.10) == 3
     assert rounds_to_settle(1.0) is None
+
+
+@pytest.mark.parametrize(("rounds", "percent"), [(2, 29), (3, 7.3), (4, 4.6), (5, 3.6), (10, 2.04)])
+def test_what_so_many_rounds_can_tell_from_two_percent_of_noise(rounds: int, percent: float) -> None:
+    """t(0.975, n - 1) times 2 % times root of 2 / n, by hand."""
+    found = smallest_difference(rounds)
+    assert found is not None
+    assert found * 100 == pytest.approx(percent, rel=0.02)
+    assert smallest_difference(1) is None
+
+
+def test_the_noise_that_was_seen_comes_back_out_of_the_interval() -> None:
+    rng = random.Random(3)
+    found = []
+    for _ in range(300):
+        pairs = [(600 * math.exp(rng.gauss(0, 0.03)), 660 * math.exp(rng.gauss(0, 0.03))) for _ in range(4)]
+        interval = paired_ratio([one for one, _ in pairs], [two for _, two in pairs])
+        assert interval is not None
+        noise = noise_of(interval)
+        assert noise is not None
+        found.append(noise**2)
+    assert math.sqrt(sum(found) / len(found)) == pytest.approx(0.03, rel=0.05)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("one", "two", "shared", "drift"),
+    [
+        (0.02, 0.02, 0.0, 0.0),
+        (0.02, 0.02, 0.04, 0.0),
+        (0.0005, 0.03, 0.02, 0.0),
+        (0.02, 0.02, 0.0, 0.01),
+    ],
+    ids=["plain", "rounds differ", "one is steady", "drift"],
+)
+def test_false_winners_stay_at_five_percent_whatever_the_rounds_share(
+    rounds: int, one: float, two: float, shared: float, drift: float
+) -> None:
+    """2,000 comparisons of equals each: rounds that all differ, unequal noise, a drift from slot to slot (A B, B A)."""
+    rng = random.Random(rounds)
+    winners = 0
+    for _ in range(2000):
+        base, other = [], []
+        for number in range(rounds):
+            common = rng.gauss(0, shared)
+            slots = (2 * number, 2 * number + 1) if number % 2 == 0 else (2 * number + 1, 2 * number)
+            base.append(math.exp(common + rng.gauss(0, one) + drift * slots[0]))
+            other.append(math.exp(common + rng.gauss(0, two) + drift * slots[1]))
+        interval = paired_ratio(base, other)
+        assert interval is not None and interval.low is not None and interval.high is not None
+        winners += interval.low > 1 or interval.high < 1
+    assert winners / 2000 <= 0.05 + 3 * (0.05 * 0.95 / 2000) ** 0.5

@@ -20,6 +20,7 @@ from vtop.contract import CompareProgress, CompareRequest, CompareRow, CompareSt
 from vtop.errors import UsageError
 from vtop.experiments import SIMULATED_WARMUP
 from vtop.preset_files import parse_set
+from vtop.results.intervals import smallest_difference
 from vtop.service import VtopService
 
 _LOOK_EVERY_S = 0.25
@@ -125,7 +126,14 @@ def describe_plan(progress: CompareProgress) -> str:
         if progress.expected_s
         else "how long it takes is not known: not all of it was started and loaded here before"
     )
-    return "\n".join([*lines, *progress.warnings])
+    return "\n".join([*lines, _reach(progress.request.repeats), *progress.warnings])
+
+
+def _reach(rounds: int) -> str:
+    smallest = smallest_difference(rounds)
+    if smallest is None:
+        return "one run of each: numbers, but no verdict"
+    return f"{rounds} rounds can tell a difference of about {units.percent(smallest)} from the usual noise of 2 %"
 
 
 class _Log:

@@ -93,7 +93,10 @@ def findings_alone(own: Configuration) -> Findings:
         found.notes.append("prefix cache hits unknown: a warm cache would not be seen")
     values = [run.output_tokens_per_s for run in own.counted.values() if run.output_tokens_per_s]
     if len(values) > 1 and max(values) / min(values) - 1 > UNSTEADY:
-        found.notes.append(f"its own runs differ by {percent(max(values) / min(values) - 1)}")
+        said = f"its own runs differ by {percent(max(values) / min(values) - 1)}"
+        if all(run.simulated for run in own.counted.values()):
+            said += ": this machine was too busy to keep up with simulated time"
+        found.notes.append(said)
     return found
 
 

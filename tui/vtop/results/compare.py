@@ -16,7 +16,7 @@ from vtop.load.progress import LoadResult
 from vtop.results.comparability import Configuration, findings_alone, findings_between, prefix_hits, version_of
 from vtop.results.comparison import CompareRow
 from vtop.results.explanation import explain
-from vtop.results.intervals import paired_ratio, rounds_to_settle
+from vtop.results.intervals import noise_of, paired_ratio, rounds_to_settle
 from vtop.results.speculation import Guessing, guessing
 from vtop.units import percent_of_100
 
@@ -29,6 +29,8 @@ class _Ratio(NamedTuple):
     ratio: float | None
     low: float | None
     high: float | None
+    more: int | None = None
+    """Rounds beyond those made that would show the difference seen, at the noise seen; None: none, or very many."""
 
 
 _NO_RATIO = _Ratio(None, None, None)
@@ -147,6 +149,9 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
         version=version_of(own),
         gpus=max((len(run.fingerprint["gpu_uuid"]) for run in runs if run.fingerprint.get("gpu_uuid")), default=None),
     )
+    worth_it = output.ratio is not None and abs(output.ratio - 1) >= SMALLEST_DIFFERENCE
+    if row.verdict.startswith("no difference") and output.ratio and output.more and worth_it:
+        notes.append(_if_real(output.ratio, output.more))
     notes += explain(row, own.facts, runs[0].request.workload if runs else "")
     return replace(row, notes=tuple(notes))
 
@@ -201,6 +206,12 @@ def _held_beside(row: CompareRow, against: CompareRow, preset: str) -> CompareRo
     )
 
 
+def _if_real(ratio: float, more: int) -> str:
+    seen = percent_of_100(abs(ratio - 1) * 100)
+    rounds = "1 more round" if more == 1 else f"{more} more rounds"
+    return f"if the {seen} {'more' if ratio > 1 else 'less'} that was seen is real, {rounds} would show it"
+
+
 def _verdict(interval: _Ratio, reasons: Sequence[str], first: bool, *, higher_is_better: bool) -> str:
     """The closed set of verdicts."""
     if reasons:
@@ -226,7 +237,12 @@ def _ratio(base: Configuration, own: Configuration, value: Value) -> _Ratio:
     pairs = [(value(base.counted[number]), value(own.counted[number])) for number in rounds]
     known = [(one, two) for one, two in pairs if one is not None and two is not None]
     interval = paired_ratio([one for one, _ in known], [two for _, two in known])
-    return _NO_RATIO if interval is None else _Ratio(interval.ratio, interval.low, interval.high)
+    if interval is None:
+        return _NO_RATIO
+    noise = noise_of(interval)
+    rounds = rounds_to_settle(interval.ratio, noise) if noise else None
+    more = rounds - interval.pairs if rounds is not None and rounds > interval.pairs else None
+    return _Ratio(interval.ratio, interval.low, interval.high, more)
 
 
 def _holds_without_lag(base: Configuration, own: Configuration, verdict: str) -> bool:

@@ -106,3 +106,18 @@ def rounds_to_settle(ratio: float, noise: float = USUAL_NOISE) -> int | None:
         if t_quantile(n - 1) * noise * math.sqrt(2 / n) < difference:
             return n
     return None
+
+
+def smallest_difference(rounds: int, noise: float = USUAL_NOISE) -> float | None:
+    """Relative difference that so many rounds can be expected to tell from noise; None with one round."""
+    if rounds < 2:
+        return None
+    return math.expm1(t_quantile(rounds - 1) * noise * math.sqrt(2 / rounds))
+
+
+def noise_of(interval: RatioInterval) -> float | None:
+    """Run-to-run coefficient of variation that an interval was made from; None with one pair."""
+    if interval.low is None or interval.high is None or interval.low <= 0:
+        return None
+    half = math.log(interval.high / interval.low) / 2
+    return half * math.sqrt(interval.pairs / 2) / t_quantile(interval.pairs - 1)

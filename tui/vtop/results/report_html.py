@@ -27,7 +27,7 @@ td.wide{white-space:normal;min-width:9rem}tbody tr:nth-child(even){background:va
 .loud{color:var(--loud);background:var(--loudpaper);border-left:4px solid var(--loud);padding:.5rem .8rem;
 font-weight:600}
 pre{background:var(--band);padding:.7rem 1rem;overflow-x:auto}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(24rem,1fr));gap:1rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(28rem,1fr));gap:1rem}
 figure{margin:0;background:#fff;border:1px solid var(--rule);border-radius:6px;padding:.4rem}
 figcaption{color:#1a1d21;font-size:.85rem;font-weight:600;padding:.2rem .5rem}
 svg{width:100%;height:auto;display:block}footer{color:var(--dim);margin-top:3rem;font-size:.85rem}
