@@ -17,13 +17,14 @@ from vtop.commands.session import options_from, with_service
 from vtop.errors import VtopError
 from vtop.preset_files import load_catalog
 from vtop.servers.ports import port_is_free, port_owner
-from vtop.servers.status import ServerState
 from vtop.service import VtopService
 from vtop.telemetry.gpu.nvml import NvmlSource
 from vtop.vllm.install import find_installation
 from vtop.vllm.router import find_router, own_router_environment
 
 ROUTER = "vllm-router"
+_GPU_LOOK_S = 0.5
+"""So long the driver is asked which memory the leftovers hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +96,12 @@ def _folders() -> Finding:
 
 def _leftovers(arguments: argparse.Namespace) -> list[Finding]:
     async def use(service: VtopService) -> list[Finding]:
+        await service.supervisor.settle()
+        await service.hub.once(_GPU_LOOK_S)
         found = []
-        for status in service.supervisor.statuses():
-            if status.state in {ServerState.FAILED, ServerState.LOST} and status.pids:
-                pids = ", ".join(map(str, status.pids))
-                found.append(
-                    Finding(
-                        f"server {status.name}", False, f"dead, but processes {pids} live", f"vtop stop {status.name}"
-                    )
-                )
+        for left in await service.remains():
+            what = f"server {left.name}" if left.name else "a vLLM of others"
+            found.append(Finding(what, False, left.text, left.remedy))
         for problem in service.supervisor.problems():
             found.append(Finding("state files", False, problem.what, problem.remedy))
         return found or [Finding("leftovers", True, "none")]

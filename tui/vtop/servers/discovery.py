@@ -148,9 +148,17 @@ def stray_engines(ours: Collection[int] = ()) -> list[tuple[int, str]]:
             if process.pid in ours or not _is_own(process):
                 continue
             title = short_title(process.pid)
-            if title.startswith(("VLLM::EngineCore", "VLLM::Worker")) and process.ppid() <= 1:
+            if title.startswith(("VLLM::EngineCore", "VLLM::Worker")) and process.ppid() <= 1 and not _first_serves():
                 found.append((process.pid, title))
     return found
+
+
+def _first_serves() -> bool:
+    """Whether the server is process 1, as in a container made for it: its engines are its children, not orphans."""
+    try:
+        return is_vllm_server(psutil.Process(1).cmdline())
+    except (psutil.Error, OSError):
+        return False
 
 
 class Discovery:

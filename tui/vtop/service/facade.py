@@ -37,6 +37,7 @@ from vtop.service.judging import Judge
 from vtop.service.launching import Launch, Launcher
 from vtop.service.measuring import LOAD_TEST, Claim, Measurements
 from vtop.service.options import ServiceOptions
+from vtop.service.remains import Remains, find_remains
 from vtop.service.remembering import remember_preset, remember_scratch, remove_scratch
 from vtop.service.watching import Watch, access_to, make_hub
 from vtop.service.windows import LoadWindows
@@ -183,7 +184,13 @@ class VtopService:
         command = launch.commands[0]
         last = last_start(preset, command.version, command.simulated)
         fit = fit_lines(launch, self.launcher.card())
-        return await asyncio.to_thread(self.launcher.plan, launch, name, last.total_s if last else None, fit)
+        plan = await asyncio.to_thread(self.launcher.plan, launch, name, last.total_s if last else None, fit)
+        own = [f"{left.text}. {left.remedy}" for left in await self.remains() if left.name]
+        return replace(plan, warnings=(*plan.warnings, *own))
+
+    async def remains(self) -> tuple[Remains, ...]:
+        """Processes that outlived their server, with what they hold."""
+        return await asyncio.to_thread(find_remains, self._watch.statuses(), self._watch.gpu_frame())
 
     def _may_change(self) -> None:
         if self.readonly:
