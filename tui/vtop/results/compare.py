@@ -240,8 +240,8 @@ def _ratio(base: Configuration, own: Configuration, value: Value) -> _Ratio:
     if interval is None:
         return _NO_RATIO
     noise = noise_of(interval)
-    rounds = rounds_to_settle(interval.ratio, noise) if noise else None
-    more = rounds - interval.pairs if rounds is not None and rounds > interval.pairs else None
+    needed = rounds_to_settle(interval.ratio, noise) if noise else None
+    more = needed - interval.pairs if needed is not None and needed > interval.pairs else None
     return _Ratio(interval.ratio, interval.low, interval.high, more)
 
 
