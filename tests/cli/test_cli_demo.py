@@ -16,3 +16,5 @@ def test_demo_without_a_terminal_starts_loads_compares_and_stops(vtop: Vtop) -> 
     assert "CONFIGURATION" in done.out
     assert "sequential" in done.out
     assert "nothing left" in done.err
+    assert "RECORDING of a real vLLM, not simulated" in done.out
+    assert "tok/s, TTFT mean" in done.out.partition("RECORDING")[2]

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 from vtop.commands.console import note
 from vtop.commands.session import options_from
+from vtop.contract import Service
 from vtop.errors import UsageError
-from vtop.service import ServiceOptions, VtopService
+from vtop.service import ServiceOptions
+from vtop.service.on_demand import service_on_demand
 from vtop.settings import load_settings
+
+if TYPE_CHECKING:
+    from vtop.ui.display import DisplaySettings
 
 
 def in_browser() -> bool:
@@ -34,27 +40,39 @@ def require_terminal() -> None:
         raise UsageError("the dashboard needs a terminal", "`vtop status` prints the same once; --json for programs.")
 
 
-def show(options: ServiceOptions, arguments: argparse.Namespace, *, demo: bool = False) -> NoReturn:
-    """Runs the screen until it is left, and says which servers go on."""
+def display_settings(window_s: float) -> DisplaySettings:
+    """How the user's settings want the screen."""
     from vtop.ui.display import DisplaySettings
-    from vtop.ui.run import run_app
 
     said = load_settings()
-    display = DisplaySettings(
+    return DisplaySettings(
         **({"theme": said.theme} if said.theme else {}),
         ascii=said.ascii,
         paint_hz=said.paint_hz,
-        window_s=options.window_s,
+        window_s=window_s,
         keys=said.keymap,
         bell=said.bell,
         large=said.large,
     )
+
+
+def show(
+    options: ServiceOptions,
+    arguments: argparse.Namespace,
+    *,
+    demo: bool = False,
+    recording: Callable[[], Service] | None = None,
+) -> NoReturn:
+    """Runs the screen until it is left, and says which servers go on."""
+    from vtop.ui.run import run_app
+
     code = run_app(
-        VtopService(options),
-        display,
+        service_on_demand(options),
+        display_settings(options.window_s),
         mouse=not arguments.no_mouse,
         ascii_only=arguments.ascii,
         demo=demo,
+        recording=recording,
         # Standard output belongs to the browser's protocol there.
         say=note if in_browser() else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vtop.commands.dashboard import require_terminal
+from vtop.commands.dashboard import display_settings, require_terminal
 from vtop.service.replaying import ReplayService
 
 SHIPPED = "demo"
@@ -26,4 +26,5 @@ def run_replay(arguments: argparse.Namespace) -> int:
     require_terminal()
     from vtop.ui.run import run_app
 
-    return run_app(service, mouse=not arguments.no_mouse, ascii_only=arguments.ascii)
+    display = display_settings(service.snapshot().window_s)
+    return run_app(service, display, mouse=not arguments.no_mouse, ascii_only=arguments.ascii)

@@ -21,6 +21,9 @@ class Situation:
     readonly: bool = False
     replayed: bool = False
     """A recording is shown."""
+    recording: bool = False
+    """There is a recording to show in the place of what is measured here (`vtop demo`)."""
+    recording_shown: bool = False
     typing: bool = False
     """A line to type in has the keys: letters are text."""
     item: bool = False
@@ -186,6 +189,8 @@ ACTIONS: tuple[Action, ...] = (
            can=_replayed, footer=2, screens=("dashboard",)),
     Action("forward", "greater_than_sign,full_stop", "On 10 s", "Ten seconds on in a recording.", LOOK,
            can=_replayed, footer=2, screens=("dashboard",)),
+    Action("recording", "v", "Recording", "In the demo: play the recording of a real vLLM, and come back from it.",
+           LOOK, can=lambda now: now.recording, footer=3, screens=("dashboard",)),
     Action("faster", "plus,equals_sign", "Faster", "Paint more often.", LOOK),
     Action("slower", "minus", "Slower", "Paint less often: fewer bytes on a slow link.", LOOK),
     Action("large", "b", "Big", "Large numbers, for a projector.", LOOK),
@@ -241,6 +246,8 @@ def label_of(action: Action, now: Situation) -> str:
     """The footer's word for it, here and now."""
     if action.id == "open":
         return OPEN_LABELS.get(now.screen, action.label)
+    if action.id == "recording" and now.recording_shown:
+        return "Back to the demo"
     if action.id == "load" and now.load_running:
         return "Watch test"
     if action.id == "compare" and now.screen == "compared":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ClassVar, TypeVar
 
@@ -20,6 +19,7 @@ from vtop.errors import VtopError
 from vtop.load.progress import LoadRequest
 from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import ServerView, Snapshot
+from vtop.ui.act import Act
 from vtop.ui.actions import ACTIONS, BY_ID, Situation, can_act, keymap_problems
 from vtop.ui.calls import Calls, aside
 from vtop.ui.deeds import Deeds
@@ -59,7 +59,8 @@ class VtopApp(App[int]):
         service: everything below the screen.
         settings: how to draw.
         clock: for ages of data.
-        demo: play the first act of the demonstration until a key is pressed.
+        demo: play the demonstration until a key is pressed.
+        recording: makes the facade of a recording that can be shown in place of `service`, and left again.
     """
 
     CSS_PATH = "app.tcss"
@@ -86,6 +87,7 @@ class VtopApp(App[int]):
         *,
         clock: Clock | None = None,
         demo: bool = False,
+        recording: Callable[[], Service] | None = None,
     ) -> None:
         super().__init__()
         self.settings = (settings or DisplaySettings()).resolved()
@@ -105,7 +107,10 @@ class VtopApp(App[int]):
         self.deeds = Deeds(self)
         self.left_running: tuple[tuple[str, str], ...] = ()
         """Name and address of the servers that live on after the exit."""
-        self.demo = Demo(self) if demo else None
+        self.demo: Act | None = Demo(self) if demo else None
+        self._recording = recording
+        self._live: Service | None = None
+        """What is measured here and now, while a recording is shown in its place."""
         self._painter: Timer | None = None
         self._before: Snapshot | None = None
         self._close_task: asyncio.Task[None] | None = None
@@ -134,12 +139,21 @@ class VtopApp(App[int]):
         self._painter = self.set_interval(1 / self.view.paint_hz, self.tick)
         if self.view.window_s != self.settings.__class__().window_s:
             self.service.set_window(self.view.window_s)
-        self.calls.run(self.service.open(), "start measuring", lambda _: self._opened())
+        # Behind the first frame: what it starts would share the processor with it.
+        self.call_after_refresh(self.calls.run, self.service.open(), "start measuring", lambda _: self._opened())
 
     def _opened(self) -> None:
         self.paint_soon()
         if self.demo is not None:
-            self.calls.run(self.demo.play(), "demonstration")
+            self.calls.run(self._play_acts(self.demo), "demonstration")
+
+    async def _play_acts(self, first: Act) -> None:
+        await first.play()
+        if not first.taken_over and self._recording is not None:
+            from vtop.ui.recorded_act import RecordedAct
+
+            self.demo = RecordedAct(self, first.pace_s)
+            await self.demo.play()
 
     async def on_event(self, event: Event) -> None:
         """Any key takes a demonstration over, and does what it always does."""
@@ -149,7 +163,7 @@ class VtopApp(App[int]):
 
     async def on_unmount(self) -> None:
         """Lets go of the service; a hung one is left behind, its servers live on either way."""
-        newest = self.pump.newest
+        newest = self.pump.newest if self._live is None else self._live.snapshot()
         if newest is not None and not newest.replayed:
             self.left_running = tuple(
                 (view.status.name, view.status.url)
@@ -175,8 +189,47 @@ class VtopApp(App[int]):
         return self._close_task
 
     async def _close_service(self) -> None:
-        with contextlib.suppress(Exception):
-            await self.service.close()
+        services = [self.service] if self._live is None else [self.service, self._live]
+        await asyncio.gather(*(service.close() for service in services), return_exceptions=True)
+
+    # A recording in the place of what is measured here.
+
+    @property
+    def recording_offered(self) -> bool:
+        """Whether there is a recording to show, or to come back from."""
+        return self._recording is not None
+
+    @property
+    def recording_shown(self) -> bool:
+        """Whether the recording stands in the place of what is measured here."""
+        return self._live is not None
+
+    def play_recording(self) -> bool:
+        """Shows the recording from its beginning; what runs here goes on unseen. False: not now."""
+        if self._recording is None or self.recording_shown:
+            return False
+        if self.load_running() or self.compare_running():
+            self.notify("a load test or a comparison runs: wait for its end, or stop it", markup=False)
+            return False
+        self.to_dashboard()
+        self._show_service(self._recording(), self.service)
+        self.calls.run(self.service.open(), "play the recording")
+        return True
+
+    def leave_recording(self) -> None:
+        """Back to what is measured here."""
+        if self._live is not None:
+            self.calls.run(self.service.close(), "close the recording")
+            self._show_service(self._live, None)
+
+    def _show_service(self, service: Service, live: Service | None) -> None:
+        self.pump.disconnect()
+        self.service, self._live = service, live
+        self._before = None
+        self.view.server, self.view.maximised, self.view.paused = None, "", False
+        self.view.readonly = service.readonly
+        self.pump.connect(service.subscribe)
+        self.paint_soon()
 
     # Painting.
 
@@ -282,6 +335,8 @@ class VtopApp(App[int]):
             compare_running=self.compare_running(),
             readonly=self.view.readonly,
             replayed=playback_of(self.service) is not None,
+            recording=self.recording_offered,
+            recording_shown=self.recording_shown,
             typing=page.focused is not None and page.focused.check_consume_key("q", "q"),
             item=page.has_item() if isinstance(page, Page) and page.complete else False,
         )
@@ -357,6 +412,11 @@ class VtopApp(App[int]):
             self.switch_screen(page)
         else:
             self.push_screen(page)
+
+    def to_dashboard(self) -> None:
+        """Closes every screen above the dashboard."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
 
     def ask(self, question: str, detail: str, yes: str, no: str, then: Callable[[], None]) -> None:
         """Asks before something is destroyed; `then` runs only on a yes."""

@@ -244,6 +244,14 @@ class Deeds:
         where = f"{units.elapsed(recording.position_s)} of {units.elapsed(recording.duration_s)}"
         self.app.notify(where, markup=False, timeout=2)
 
+    def do_recording(self) -> None:
+        """The recording, and back."""
+        self.app.to_dashboard()
+        if self.app.recording_shown:
+            self.app.leave_recording()
+        else:
+            self.app.play_recording()
+
     def do_faster(self) -> None:
         """More paints a second."""
         self.app.set_paint_rate(1)
@@ -254,7 +262,7 @@ class Deeds:
 
     def do_large(self) -> None:
         """Large numbers on and off."""
-        self._to_dashboard()
+        self.app.to_dashboard()
         self.app.view.large = not self.app.view.large
 
     def do_chart_1(self) -> None:
@@ -271,7 +279,7 @@ class Deeds:
 
     def _chart(self, index: int) -> None:
         view = self.app.view
-        self._to_dashboard()
+        self.app.to_dashboard()
         if view.maximised == "chart":
             if view.chart == index:
                 view.maximised = ""
@@ -292,7 +300,7 @@ class Deeds:
         self._maximise("engine")
 
     def _maximise(self, panel: str) -> None:
-        self._to_dashboard()
+        self.app.to_dashboard()
         self.app.view.maximised = "" if self.app.view.maximised == panel else panel
 
     def do_gpus_down(self) -> None:
@@ -411,12 +419,9 @@ class Deeds:
     def _server(self) -> ServerView | None:
         return self.app.server_in(self.app.snapshot)
 
-    def _to_dashboard(self) -> None:
-        while len(self.app.screen_stack) > 1:
-            self.app.pop_screen()
-
 
 REFUSALS = {
+    "recording": "only `vtop demo` has a recording; `vtop replay demo` plays it",
     "stop": "this server does not run",
     "load": "a load test needs a server that is ready",
     "choose-load": "a load test needs a server that is ready",

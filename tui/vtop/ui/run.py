@@ -35,6 +35,7 @@ def run_app(
     mouse: bool = True,
     ascii_only: bool = False,
     demo: bool = False,
+    recording: Callable[[], Service] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> int:
     """Shows the dashboard until the person leaves.
@@ -44,7 +45,8 @@ def run_app(
         settings: how to draw; `resolved` for this terminal here.
         mouse: False leaves the mouse to the terminal (its own selection).
         ascii_only: no braille, blocks or box lines, whatever the settings say.
-        demo: plays the first act of the demonstration until a key is pressed.
+        demo: plays the demonstration until a key is pressed.
+        recording: makes the facade of a recording that the demonstration ends with, and that a key shows.
         say: where the line about servers that keep running goes; None: standard output.
 
     Returns:
@@ -57,7 +59,7 @@ def run_app(
     chosen = settings or DisplaySettings()
     if ascii_only:
         chosen = replace(chosen, ascii=True)
-    app = VtopApp(service, chosen, demo=demo)
+    app = VtopApp(service, chosen, demo=demo, recording=recording)
     loop = asyncio.new_event_loop()
     hung_up = False
 

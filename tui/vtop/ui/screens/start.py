@@ -241,8 +241,7 @@ class StartScreen(Page):
 
     def _go(self, name: str, overrides: Mapping[str, str] | None = None) -> None:
         self.vtop.deeds.start_preset(name, overrides)
-        while len(self.vtop.screen_stack) > 1:
-            self.vtop.pop_screen()
+        self.vtop.to_dashboard()
 
     def do_edit(self) -> None:
         """Edits the chosen preset; a shipped one is copied to the user's presets first."""
