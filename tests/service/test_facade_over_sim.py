@@ -95,6 +95,24 @@ async def test_a_start_that_fails_carries_its_diagnosis(service: VtopService) ->
         service.known("poor")
 
 
+async def test_a_remedy_changes_only_its_keys_of_the_start_that_failed(service: VtopService) -> None:
+    """Name, preset, overrides and the simulated card stay, also for a vtop that did not start it."""
+    own = {**QUICK, "served_name": "mine", "max_model_len": "9000"}
+    await service.start_server("baseline", own, "poor", fault="oom", gpu="H100")
+    with pytest.raises(VtopError):
+        await service.supervisor.wait_ready("poor", READY_WITHIN_S)
+    later = VtopService(ServiceOptions(discover=False))
+    await later.open()
+    try:
+        assert await later.start_again("poor", {"max_model_len": "2048"}) == "poor"
+        status = await later.supervisor.wait_ready("poor", READY_WITHIN_S)
+        (line,) = later.command_of("poor")
+    finally:
+        await later.close()
+    assert (status.model, status.simulated, status.max_model_len) == ("mine", True, 2048)
+    assert "H100" in line
+
+
 async def test_quitting_does_not_wait_for_a_server_that_hangs(service: VtopService) -> None:
     await _started(service, "slow")
     other = VtopService(ServiceOptions(simulated=True, discover=False))
@@ -119,6 +137,7 @@ async def test_readonly_refuses_everything_that_changes_something() -> None:
         for change in (
             watcher.start_server("baseline", QUICK),
             watcher.stop_server("baseline"),
+            watcher.start_again("baseline", {}),
             watcher.forget_server("baseline"),
             watcher.start_load(LoadRequest(url="http://127.0.0.1:9", model="m")),
             watcher.resume_compare("any"),

@@ -356,6 +356,10 @@ class FakeService:
         await self._called("start_server", preset, dict(overrides or {}))
         return preset
 
+    async def start_again(self, name: str, changes: Mapping[str, str]) -> str:
+        await self._called("start_again", name, dict(changes))
+        return name
+
     async def stop_server(self, name: str) -> StopReport:
         await self._called("stop_server", name)
         return replace(self.stop_report, name=name)

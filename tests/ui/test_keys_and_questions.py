@@ -297,7 +297,7 @@ async def test_a_remedy_is_shown_before_it_is_applied() -> None:
         assert isinstance(app.screen, ConfirmScreen)
         assert "max_model_len = 20960" in app.screen.detail
         await press("y")
-    assert ("start_server", ("awq", {"max_model_len": "20960"})) in service.calls
+    assert ("start_again", (snapshot(failed()).servers[0].status.name, {"max_model_len": "20960"})) in service.calls
 
 
 async def test_forgetting_needs_a_dead_server_and_a_yes() -> None:

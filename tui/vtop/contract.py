@@ -179,6 +179,10 @@ class Service(Protocol):
         """Spawns it and returns the server's name at once; progress comes with the snapshots."""
         ...
 
+    async def start_again(self, name: str, changes: Mapping[str, str]) -> str:
+        """Starts a server that has ended with the words of its last start (preset, overrides, ...) and some changes."""
+        ...
+
     async def stop_server(self, name: str) -> StopReport:
         """Stops and verifies; also cancels a start."""
         ...

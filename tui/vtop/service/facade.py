@@ -38,7 +38,14 @@ from vtop.service.launching import Launch, Launcher
 from vtop.service.measuring import LOAD_TEST, Claim, Measurements
 from vtop.service.options import ServiceOptions
 from vtop.service.remains import Remains, find_remains
-from vtop.service.remembering import remember_preset, remember_scratch, remove_scratch
+from vtop.service.remembering import (
+    StartWords,
+    recall_start,
+    remember_preset,
+    remember_scratch,
+    remember_start,
+    remove_scratch,
+)
 from vtop.service.watching import Watch, access_to, make_hub
 from vtop.service.windows import LoadWindows
 from vtop.telemetry.recording import Recorder
@@ -206,8 +213,33 @@ class VtopService:
         await self.supervisor.start(name, preset, launch.commands)
         remember_preset(name, launch.preset)
         remember_scratch(name, tuple(folder for command in launch.commands for folder in command.scratch_folders))
+        words = StartWords(
+            preset=preset,
+            overrides=dict(overrides or {}),
+            simulated=launch.commands[0].simulated,
+            gpu=choices.get("gpu") or (self.options.gpu if launch.commands[0].simulated else None),
+            vllm=choices.get("vllm") or self.options.vllm,
+        )
+        remember_start(name, words)
         self._commands[name] = launch.commands
         return name
+
+    async def start_again(self, name: str, changes: Mapping[str, str]) -> str:
+        """See `contract.Service`."""
+        self._may_change()
+        status = self.known(name)
+        whole = status.deployment or name
+        words = recall_start(whole)
+        if words is None:
+            raise VtopError(f"how {whole} was started is not known", "Start it from its preset.")
+        return await self.start_server(
+            words.preset,
+            {**words.overrides, **changes},
+            whole,
+            simulated=words.simulated,
+            gpu=words.gpu,
+            vllm=words.vllm,
+        )
 
     def command_of(self, name: str) -> tuple[str, ...]:
         """How a server of this vtop was started, in words; empty where that is not known."""

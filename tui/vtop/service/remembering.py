@@ -13,6 +13,7 @@ from vtop.presets import Preset
 from vtop.results.store import write_atomically
 
 _FILE = "preset.json"
+_START = "start.json"
 _SCRATCH = "scratch.json"
 
 
@@ -26,6 +27,32 @@ def recall_preset(name: str) -> Preset | None:
     """The preset of a server, or None where that is not known."""
     try:
         return msgspec.json.decode((paths.servers_dir() / name / _FILE).read_bytes(), type=Preset)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+class StartWords(msgspec.Struct, frozen=True, kw_only=True):
+    """With which words a server was started, so that it can be started again with a change."""
+
+    preset: str
+    overrides: dict[str, str] = {}
+    simulated: bool = False
+    gpu: str | None = None
+    """The simulated card."""
+    vllm: str | None = None
+    """The installation that was asked for."""
+
+
+def remember_start(name: str, words: StartWords) -> None:
+    """Keeps them; a full disk must not stop a server that runs already."""
+    with contextlib.suppress(OSError):
+        write_atomically(paths.servers_dir() / name / _START, msgspec.json.encode(words))
+
+
+def recall_start(name: str) -> StartWords | None:
+    """The words of a server's start, or None where they are not known."""
+    try:
+        return msgspec.json.decode((paths.servers_dir() / name / _START).read_bytes(), type=StartWords)
     except (OSError, msgspec.DecodeError):
         return None
 

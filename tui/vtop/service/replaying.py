@@ -75,6 +75,10 @@ class ReplayService:
         """Refused."""
         _refuse()
 
+    async def start_again(self, name: str, changes: Mapping[str, str]) -> str:
+        """Refused."""
+        _refuse()
+
     async def stop_server(self, name: str) -> StopReport:
         """Refused."""
         _refuse()

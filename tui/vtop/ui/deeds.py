@@ -107,17 +107,17 @@ class Deeds:
         server = self._server()
         if server is None or server.status.diagnosis is None or server.status.preset is None:
             return
-        preset = server.status.preset
+        name = server.status.name
         remedy = next((item for item in server.status.diagnosis.remedies if item.overrides), None)
         if remedy is None:
             return
         changes = "\n".join(f"{key} = {value}" for key, value in remedy.overrides)
         self.app.ask(
-            f"Start {preset} again with this change?",
+            f"Start {name} again with this change?",
             f"{server.status.diagnosis.headline}\n{changes}",
             "Start",
             "Not now",
-            lambda: self.start_preset(preset, dict(remedy.overrides)),
+            lambda: self.app.call(self.app.service.start_again(name, dict(remedy.overrides)), f"start {name}"),
         )
 
     def do_logs(self) -> None:
