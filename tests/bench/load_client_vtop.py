@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import time
@@ -16,6 +15,7 @@ from vtop.load.progress import LoadRequest
 from vtop.load.records import Order
 from vtop.load.stage import LocalDriver, PromptSource
 from vtop.load.stats import RequestRecord
+from vtop.load.undisturbed import undisturbed
 from vtop.load.words import WordSource
 from vtop.load.workload import resolve
 
@@ -58,12 +58,10 @@ async def main() -> None:
         prompts=PromptSource(shape, WordSource()),
     )
     await driver.prepare(shape, lambda record: None)
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    cpu = time.process_time()
-    await driver.run()
-    cpu = time.process_time() - cpu
+    with undisturbed():
+        cpu = time.process_time()
+        await driver.run()
+        cpu = time.process_time() - cpu
     records = sorted(driver.records, key=lambda record: record.sent_s)
     await driver.close()
     print(

@@ -35,6 +35,8 @@ class Measured:
     complete: bool
     floor: ClientFloor | None = None
     loop_lag_p99_s: float | None = None
+    realtime: bool = False
+    """The client was scheduled before other processes."""
     processes: int = 1
     reconnects: int = 0
     notes: Sequence[str] = ()
@@ -211,6 +213,7 @@ def result_of(
         if measured.floor is None
         else measured.floor.capacity_tokens_per_s * measured.processes,
         loop_lag_p99_s=measured.loop_lag_p99_s,
+        client_scheduling="real-time" if measured.realtime else "normal",
         client_bound=bound,
     )
     return _with_warnings(result, measured, records, good)
@@ -246,7 +249,11 @@ def _warnings(
         lag = "–" if result.loop_lag_p99_s is None else f"{result.loop_lag_p99_s * 1000:.0f} ms"
         words.append(
             f"CLIENT-BOUND: this client's loop lag P99 is {lag}; the server's own TTFT may be better. "
-            "Use more --processes, or a quieter machine."
+            + (
+                "Use more --processes, or a quieter machine."
+                if measured.realtime
+                else "Use more --processes, a quieter machine, or let the client run first (as root, or `ulimit -r 1`)."
+            )
         )
     words += _server_warnings(result, shape)
     if measured.warmup_records and not any(record.ok for record in measured.warmup_records):

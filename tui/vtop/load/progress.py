@@ -217,6 +217,8 @@ class LoadResult:
     client_overhead_s: float | None = None
     client_capacity_tokens_per_s: float | None = None
     loop_lag_p99_s: float | None = None
+    client_scheduling: str = ""
+    """`real-time` (the client ran before other processes of its machine) or `normal`; "" for imported results."""
     client_bound: bool = False
     steps: tuple[LoadStep, ...] = ()
     fingerprint: Mapping[str, Any] = field(default_factory=dict)

@@ -24,6 +24,7 @@ from vtop.load.floor import ClientFloor
 from vtop.load.looplag import LoopLag
 from vtop.load.stage import LocalDriver, OnRecord, PromptSource
 from vtop.load.stats import RequestRecord
+from vtop.load.undisturbed import undisturbed
 from vtop.load.words import WordSource
 from vtop.load.workload import Shape
 from vtop.secrets import resolve as resolve_key
@@ -252,13 +253,14 @@ class ShardProcess:
                 self._driver.cancel()
 
     async def _run(self, start_s: float) -> None:
-        self._lag.start()
-        ticker = asyncio.ensure_future(self._tick())
-        try:
-            await self._driver.run(start_s)
-        finally:
-            ticker.cancel()
-            self._lag.stop()
+        with undisturbed():
+            self._lag.start()
+            ticker = asyncio.ensure_future(self._tick())
+            try:
+                await self._driver.run(start_s)
+            finally:
+                ticker.cancel()
+                self._lag.stop()
         self._tell("ended", warmups=self._driver.warmup_records)
 
     async def _tick(self) -> None:

@@ -101,7 +101,8 @@ def _client_and_server(result: LoadResult) -> Iterator[str]:
         yield _row(
             "Client",
             f"adds {units.duration(result.client_overhead_s)} to TTFT, can read "
-            f"{units.rate(result.client_capacity_tokens_per_s, 'tok/s')}: {verdict}",
+            f"{units.rate(result.client_capacity_tokens_per_s, 'tok/s')}: {verdict}"
+            + (", scheduled real-time" if result.client_scheduling == "real-time" else ""),
         )
     server = result.server
     if server.get("ttft_mean_s") is not None:

@@ -8,7 +8,6 @@ saved and the process ends. Ctrl-C and `stop` end the test within five seconds a
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import time
@@ -30,6 +29,7 @@ from vtop.load.progress import LoadRequest, LoadStep
 from vtop.load.shard import ShardedDriver, ShardPlan, processes_for
 from vtop.load.stage import Driver, LocalDriver, PromptSource
 from vtop.load.stats import RequestRecord
+from vtop.load.undisturbed import undisturbed
 from vtop.load.words import WordSource
 from vtop.load.workload import Prompt, Shape, find_workload, resolve, settled
 from vtop.results import store
@@ -152,7 +152,8 @@ class Worker:
                 )
             if floor_server is not None:
                 self._state("preparing", "measuring this client")
-                self._floor = await floor_server.measure(shape.streams)
+                with undisturbed():
+                    self._floor = await floor_server.measure(shape.streams)
                 self._send_floor()
         finally:
             if floor_server is not None:
@@ -218,20 +219,16 @@ class Worker:
         self._points.clear()
         await driver.prepare(shape, self._record)
         self._state("warming-up" if shape.warmup else "running")
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        self._lag.start()
-        ticker = asyncio.ensure_future(self._tick(driver, shape))
-        if self._stopped:
-            driver.cancel()
-        try:
-            await driver.run()
-        finally:
-            ticker.cancel()
-            self._lag.stop()
-            gc.enable()
-            gc.unfreeze()
+        with undisturbed() as realtime:
+            self._lag.start()
+            ticker = asyncio.ensure_future(self._tick(driver, shape))
+            if self._stopped:
+                driver.cancel()
+            try:
+                await driver.run()
+            finally:
+                ticker.cancel()
+                self._lag.stop()
         self._send_tick(driver)
         lags = [lag for lag in (self._lag.p99(), driver.shard_lag_p99_s) if lag is not None]
         return Measured(
@@ -242,6 +239,7 @@ class Worker:
             complete=not self._stopped,
             floor=self._floor,
             loop_lag_p99_s=max(lags, default=None),
+            realtime=realtime,
             processes=driver.processes,
             reconnects=driver.reconnects,
         )
