@@ -141,8 +141,11 @@ def main() -> None:
     parser.add_argument(
         "--fault",
         default="",
-        choices=["", "die-loading", "exit-0-loading", "leave-engine", "hang-loading", "silent-port", "die-on-request"],
-    )
+        choices=[
+            "", "die-loading", "exit-0-loading", "no-free-memory", "leave-engine", "hang-loading", "silent-port",
+            "die-on-request",
+        ],
+    )  # fmt: skip
     options = parser.parse_args()
     engine = spawn_engine(options) if options.engine else None
     stopping = threading.Event()
@@ -161,12 +164,17 @@ def main() -> None:
         time.sleep(min(left, 0.2))
         if options.chatty:
             say("still loading")
-    if options.fault in ("die-loading", "exit-0-loading"):
+    if options.fault in ("die-loading", "exit-0-loading", "no-free-memory"):
         text = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+        if options.fault == "no-free-memory":
+            text = (
+                "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired GPU memory "
+                "utilization (0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by others."
+            )
         print(text, file=sys.stderr, flush=True)
         if engine is not None:
             engine.kill()
-        os._exit(1 if options.fault == "die-loading" else 0)
+        os._exit(0 if options.fault == "exit-0-loading" else 1)
     if options.fault == "silent-port":
         time.sleep(600)
     server = Server(("127.0.0.1", options.port), Handler)

@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -42,6 +43,30 @@ async def test_death_while_loading_is_failed_with_cause_and_remedy(supervisor: S
     assert status.state is S.FAILED
     assert status.diagnosis is not None
     assert status.diagnosis.code == "kv-cache-no-room"
+
+
+async def test_who_has_the_rest_of_the_gpu_is_named_with_the_cause(root: Path) -> None:
+    """Asked with the GPUs of this server and without its own processes, which the driver lists a moment longer."""
+    asked: list[tuple[Collection[str] | None, Collection[int]]] = []
+
+    def users(uuids: Collection[str] | None, without: Collection[int]) -> str:
+        asked.append((uuids, without))
+        return "python (pid 4711) holds 16.0 GiB of GPU 0"
+
+    one = Supervisor(root, patience=QUICK, gpu_users=users)
+    await one.open()
+    try:
+        await one.start("one", "baseline", [fake("--fault", "no-free-memory", gpus=("GPU-1",))])
+        failed = await until(one, "one", S.FAILED)
+    finally:
+        await one.stop_all()
+        await one.close()
+    assert failed.diagnosis is not None
+    assert failed.diagnosis.code == "gpu-memory-not-free"
+    assert ("gpu_memory_utilization", "0.66") in failed.diagnosis.remedies[0].overrides
+    assert any("python (pid 4711)" in remedy.text for remedy in failed.diagnosis.remedies)
+    assert asked[0][0] == ["GPU-1"]
+    assert len(asked[0][1]) >= 1
 
 
 async def test_exit_code_0_after_a_failed_start_is_still_failed(supervisor: Supervisor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vtop.service.gpu_memory import memory_left
+from vtop.service.gpu_memory import memory_left, users_of
 from vtop.telemetry.gpu.source import GpuFrame
 from vtop.telemetry.snapshot import GpuProcess, GpuReading, GpuStatus
 
@@ -38,3 +38,20 @@ def test_memory_of_others_does_not_count() -> None:
 
 def test_nothing_is_said_where_there_are_no_readings() -> None:
     assert memory_left(Frames(None), {7}) == []
+
+
+def test_who_else_holds_memory_of_the_gpus_of_a_server_the_largest_first() -> None:
+    processes = (
+        GpuProcess(7, 2**30, "python"),
+        GpuProcess(8, 9 * 2**30, "VLLM::EngineCore"),
+        GpuProcess(9, None, None),
+    )
+    gpus = (
+        GpuReading("GPU-1", 0, "NVIDIA H100", processes=processes),
+        GpuReading("GPU-2", 1, "NVIDIA H100", processes=(GpuProcess(10, 2**30, "other"),)),
+    )
+    both = GpuFrame(GpuStatus(True), gpus)
+    said = users_of(both, ["GPU-1"], without={7})
+    assert said == "VLLM::EngineCore (pid 8) holds 9.00 GiB of GPU 0, host pid 9 (not visible here) holds – of GPU 0"
+    assert "other (pid 10)" in users_of(both, None, without=())
+    assert users_of(None, None, without=()) == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from vtop import secrets
@@ -44,6 +44,8 @@ class LifeTools:
     patience: StopPatience
     halves: Callable[[ManagedServer], Sequence[ServerStatus]]
     """The servers behind a router."""
+    gpu_users: Callable[[Collection[str] | None, Collection[int]], str] = lambda uuids, without: ""
+    """(GPUs that a server may use, its own pids) -> who else holds their memory, in words."""
 
 
 class ServerLife:
@@ -214,8 +216,13 @@ class ServerLife:
         if record.ready_wall_s is None and not port_is_free(record.host, record.port):
             found = await asyncio.to_thread(port_owner, record.port)
             owner = str(found) if found is not None else ""
+        # The driver may list for a moment what has just ended.
+        own = {member.pid for member in (*record.processes, *self._server.tree.alive())}
         context = DeathContext(
-            settings={"port": record.port}, was_ready=record.ready_wall_s is not None, port_owner=owner
+            settings={"port": record.port},
+            was_ready=record.ready_wall_s is not None,
+            port_owner=owner,
+            gpu_users=self._tools.gpu_users(record.gpus, own),
         )
         return await asyncio.to_thread(self._tools.diagnose, lines, exit_code=code, context=context)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 from vtop import paths
@@ -52,6 +52,7 @@ class Supervisor:
         *,
         diagnose: Callable[..., Diagnosis] = diagnose_log,
         gpu_check: Callable[[set[int]], Sequence[str]] | None = None,
+        gpu_users: Callable[[Collection[str] | None, Collection[int]], str] = lambda uuids, without: "",
         patience: StopPatience | None = None,
         rotate_above_bytes: int = ROTATE_ABOVE_BYTES,
     ) -> None:
@@ -62,6 +63,7 @@ class Supervisor:
             clock: the source of time.
             diagnose: log of a dead server -> why.
             gpu_check: told the pids that a stop ended; says in words which GPU memory did not come back.
+            gpu_users: told GPUs (None: all) and pids that do not count; says in words who holds memory there.
             patience: how long the steps of a stop may take.
             rotate_above_bytes: a log beyond this is cut to its end.
         """
@@ -71,6 +73,7 @@ class Supervisor:
         self._clock = clock or SystemClock()
         self._diagnose = diagnose
         self._gpu_check = gpu_check
+        self._gpu_users = gpu_users
         self._patience = patience or StopPatience()
         self._rotate_above_bytes = rotate_above_bytes
         self._registry = Registry(
@@ -380,7 +383,7 @@ class Supervisor:
 
     def _begin_life(self, server: ManagedServer) -> None:
         assert self._client is not None, "open() comes first"
-        tools = LifeTools(self._client, self._clock, self._diagnose, self._patience, self._halves)
+        tools = LifeTools(self._client, self._clock, self._diagnose, self._patience, self._halves, self._gpu_users)
         life = ServerLife(server, tools)
         task = asyncio.create_task(life.run(), name=f"life of {server.name}")
         task.add_done_callback(lambda done: _report_broken_watch(server, done))

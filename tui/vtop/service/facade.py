@@ -32,7 +32,7 @@ from vtop.servers.durations import last_start
 from vtop.servers.logs import last_lines
 from vtop.servers.status import ServerState, ServerStatus, StopReport
 from vtop.servers.supervisor import Supervisor
-from vtop.service.gpu_memory import memory_left
+from vtop.service.gpu_memory import memory_left, users_of
 from vtop.service.judging import Judge
 from vtop.service.launching import Launch, Launcher
 from vtop.service.measuring import LOAD_TEST, Claim, Measurements
@@ -66,7 +66,11 @@ class VtopService:
     def __init__(self, options: ServiceOptions | None = None, *, clock: Clock | None = None) -> None:
         self.options = options or ServiceOptions()
         self._clock = clock or SystemClock()
-        self.supervisor = Supervisor(clock=self._clock, gpu_check=lambda pids: memory_left(self._watch, pids))
+        self.supervisor = Supervisor(
+            clock=self._clock,
+            gpu_check=lambda pids: memory_left(self._watch, pids),
+            gpu_users=lambda uuids, without: users_of(self._watch.gpu_frame(), uuids, without),
+        )
         self._watch = Watch(self.options, self.supervisor, lambda: self.hub.snapshot())
         self.launcher = Launcher(self.options, self._watch.gpu_frame)
         judge = Judge(self.load_progress)

@@ -33,6 +33,24 @@ def held_by(frame: GpuFrame | None, pids: Collection[int]) -> list[str]:
     ]
 
 
+def users_of(frame: GpuFrame | None, uuids: Collection[str] | None, without: Collection[int]) -> str:
+    """Who holds memory of some GPUs by the driver's word, the largest first; "" where nobody does or can tell.
+
+    Args:
+        frame: the newest readings.
+        uuids: the GPUs; None: all that there are.
+        without: processes that do not count, such as those of the server that asks.
+    """
+    words = []
+    for gpu in frame.gpus if frame is not None else ():
+        if uuids is not None and gpu.uuid not in uuids:
+            continue
+        others = [process for process in gpu.processes or () if process.pid not in without]
+        for process in sorted(others, key=lambda process: -(process.memory_used_bytes or 0)):
+            words.append(f"{process_label(process)} holds {gib(process.memory_used_bytes)} of GPU {gpu.index}")
+    return ", ".join(words)
+
+
 def memory_left(source: FrameSource, pids: Collection[int], patience_s: float = PATIENCE_S) -> Sequence[str]:
     """What is still held when patience ends; empty at once where there are no GPU readings. Called in a thread."""
     end = time.monotonic() + patience_s
