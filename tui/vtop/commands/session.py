@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from vtop.service import ServiceOptions, VtopService
+from vtop.service import ServiceOptions
 from vtop.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from vtop.service import VtopService
 
 T = TypeVar("T")
 
@@ -35,6 +38,8 @@ def options_from(arguments: argparse.Namespace, settings: Settings | None = None
 
 def with_service(options: ServiceOptions, use: Callable[[VtopService], Awaitable[T]]) -> T:
     """Opens the facade, uses it, and closes it whatever happens."""
+    # Here, because the dashboard takes its options from this module and draws before the facade is imported.
+    from vtop.service import VtopService
 
     async def main() -> T:
         service = VtopService(options)
