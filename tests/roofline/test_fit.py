@@ -38,6 +38,82 @@ def test_what_fits(model: str, gpu: str, spec: dict[str, object], fits: bool) ->
     assert report(model, gpu, **spec).fits is fits
 
 
+GB, GIB = 1e9, 2**30
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "spec", "context", "weights_gb", "kv_token_bytes", "read_gb"),
+    [
+        # Weights: published parameters x 2 B. KV: 2 x KV heads x head size x 2 B x layers. Read: weights less the
+        # input embedding (vocabulary x width x 2 B), plus the cache of 16 requests.
+        ("Qwen/Qwen2.5-7B-Instruct", "RTX 4090", {}, 4096, 15.231, 2 * 4 * 128 * 2 * 28, 15.231 - 1.090 + 3.758),
+        ("meta-llama/Llama-3.1-8B-Instruct", "H100", {}, 2048, 16.061, 2 * 8 * 128 * 2 * 32, 16.061 - 1.051 + 4.295),
+        ("Qwen/Qwen2.5-0.5B-Instruct", "RTX 3060", {}, 1024, 0.988, 2 * 2 * 64 * 2 * 24, 0.988 + 0.201),
+        # Over 4 GPUs each holds a quarter of the weights and two of the eight KV heads.
+        ("Qwen/Qwen2.5-32B-Instruct", "RTX 4090", {"tensor_parallel": 4}, 1024, 65.528 / 4, 2 * 2 * 128 * 2 * 64,
+         (65.528 - 1.557) / 4 + 1.074),
+        # An fp8 cache is half.
+        ("Qwen/Qwen2.5-7B-Instruct", "H100", {"kv_cache_dtype": "fp8"}, 8192, 15.231, 4 * 128 * 2 * 28,
+         15.231 - 1.090 + 3.758),
+        # 16 tokens wake nearly all of 8 experts (1 - 0.75^16 = 99 %); no more than all weights are read.
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "H200", {}, 1024, 93.406, 2 * 8 * 128 * 2 * 32,
+         (93.406 - 0.262 - 90.194) + 0.98998 * 90.194 + 2.147),
+    ],
+)  # fmt: skip
+def test_bytes_and_floors_by_hand(
+    model: str, gpu: str, spec: dict[str, object], context: int, weights_gb: float, kv_token_bytes: int, read_gb: float
+) -> None:
+    found = report(model, gpu, context=context, concurrency=16, **spec)
+    assert found.weights_bytes == pytest.approx(weights_gb * GB, rel=1e-3)
+    assert found.kv_wanted_bytes == pytest.approx(16 * context * kv_token_bytes)
+    assert found.tpot_floor_s is not None and found.card.bandwidth_bytes_per_s
+    # Tensor parallelism: two all-reduces a layer of 16 x 5120 x 2 B, 2 x 3/4 of it out of each GPU, by PCIe at 25 GB/s.
+    link_s = 64 * 2 * 16 * 5120 * 2 * 1.5 / 25e9 if "tensor_parallel" in spec else 0.0
+    assert found.tpot_floor_s == pytest.approx(read_gb * GB / found.card.bandwidth_bytes_per_s + link_s, rel=0.01)
+
+
+def test_four_bits_by_hand() -> None:
+    """6.53 billion linear weights at half a byte and 0.031 B of scales and zeros; embedding and head at 2 bytes."""
+    found = report("Qwen/Qwen2.5-7B-Instruct-AWQ", "RTX 3060")
+    assert found.weights_bytes == pytest.approx(6.5256e9 * 0.515625 + 1.0900e9 * 2, rel=0.02)
+
+
+def test_the_capacity_is_what_weights_and_overhead_leave_with_its_uncertainty() -> None:
+    found = report("Qwen/Qwen2.5-7B-Instruct", "RTX 4090", context=4096, gpu_memory_utilization=0.9)
+    usable = 24 * GIB * 0.9
+    assert found.memory_bytes == pytest.approx(usable, rel=0.01)
+    for overhead, tokens in (
+        (found.overhead_bytes, found.kv_capacity_tokens),
+        (found.overhead_high_bytes, found.kv_capacity_low_tokens),
+        (found.overhead_low_bytes, found.kv_capacity_high_tokens),
+    ):
+        left = found.memory_bytes - found.weights_bytes - overhead
+        assert tokens == pytest.approx(left / 57_344, rel=1e-3)
+    assert (found.fits, found.sure) == (True, False), "16 x 4096 tokens fit unless the overhead is at its highest"
+
+
+def test_far_from_the_edge_it_is_sure() -> None:
+    far = report("meta-llama/Llama-3.1-70B-Instruct", "RTX 4090")
+    assert (far.fits, far.sure) == (False, True)
+    small = report("Qwen/Qwen2.5-0.5B-Instruct", "H100")
+    assert (small.fits, small.sure) == (True, True)
+
+
+def test_floors_of_what_does_not_fit_are_those_it_would_have() -> None:
+    """Not those of the one request that does not fit either: batching would pay on a card that holds the model."""
+    found = report("meta-llama/Llama-3.1-70B-Instruct", "RTX 4090", concurrency=16)
+    assert (found.requests_at_once, found.batch) == (0.0, 16.0)
+    assert advice(found, "continuous batching").pays is True
+
+
+def test_the_arithmetic_adds_up_in_its_own_words() -> None:
+    terms = dict(report("Qwen/Qwen2.5-7B-Instruct", "RTX 4090", context=4096, concurrency=16).arithmetic)
+    assert "57,344 B a token x 4096 tokens x 16 requests = 3.50 GiB" in terms["KV cache"]
+    assert "weights 14.1 GB (all but the input embedding) + KV 3.76 GB of 16 requests" in terms["decode step"]
+    assert terms["decode step"].endswith("TPOT floor 17.8 ms")
+    assert terms["prefill"].startswith("53.5 TFLOP (2 a parameter and token) + 3.4 TFLOP attention")
+
+
 def test_what_does_not_fit_is_told_what_to_do() -> None:
     found = report("meta-llama/Llama-3.1-70B-Instruct", "RTX 4090")
     assert found.selection[0].startswith("Does not fit RTX 4090")

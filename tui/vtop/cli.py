@@ -215,7 +215,11 @@ def build_parser() -> argparse.ArgumentParser:
     importing.add_argument("file")
 
     fit = verbs.add_parser("fit", help="does it fit, what is the floor, which optimization pays")
-    fit.add_argument("what", metavar="MODEL|PRESET")
+    fit.add_argument(
+        "what",
+        metavar="MODEL|PRESET|SERVER",
+        help="a preset, a model, a folder with config.json, a server of vtop, or the URL of a running one",
+    )
     fit.add_argument("--gpu", metavar="NAME", help="the card (default: the first one here)")
     fit.add_argument("--context", type=int, metavar="N", help="tokens a request")
     fit.add_argument("--concurrency", type=int, metavar="N", help="requests at once")

@@ -24,6 +24,7 @@ from vtop.roofline import (
     kv_bytes_per_token,
     kv_capacity_tokens,
     kv_transfer_s,
+    prefill_cost,
     speculation_gain,
     step_time,
     tpot_floor_s,
@@ -66,7 +67,7 @@ class FitReport:
     fits: bool
     """The weights and the wanted cache fit, by the middle estimate."""
     sure: bool
-    """It would still be so at the other end of the uncertainty."""
+    """It would still be so (or still not) at the other end of the uncertainty."""
     memory_bytes: float
     """What vLLM may use of the card."""
     weights_bytes: float
@@ -76,8 +77,12 @@ class FitReport:
     overhead_low_bytes: float
     overhead_high_bytes: float
     kv_capacity_tokens: float
+    kv_capacity_low_tokens: float
+    kv_capacity_high_tokens: float
     requests_at_once: float
     """How many requests of `context` tokens the cache holds."""
+    batch: float
+    """Requests decoded together in the floors below: what the cache holds, or all wanted ones where it holds none."""
     tpot_floor_s: float | None
     tpot_floor_alone_s: float | None
     """With one request."""
@@ -123,9 +128,11 @@ def fit(
     low, middle, high = _overhead(setup, spec)
     each = kv_bytes_for_context(setup, context) + (kv_bytes_for_context(draft, context) if draft else 0.0)
     wanted = each * concurrency
-    pool = float(spec.kv_cache_memory_bytes or memory - weights - middle)
+    low_pool, pool, high_pool = (
+        float(spec.kv_cache_memory_bytes or memory - weights - overhead) for overhead in (high, middle, low)
+    )
     at_once = max(0.0, pool) / each
-    batch = min(concurrency, max(1.0, at_once))
+    batch = min(concurrency, at_once) if at_once >= 1 else float(concurrency)
     alone = tpot_floor_s(setup, card, 1, context)
     floor = tpot_floor_s(setup, card, batch, context)
     report = FitReport(
@@ -134,7 +141,7 @@ def fit(
         context=context,
         concurrency=concurrency,
         fits=wanted <= pool,
-        sure=(weights + high + wanted <= memory) or (weights + low + each > memory),
+        sure=wanted <= low_pool or wanted > high_pool,
         memory_bytes=memory,
         weights_bytes=weights,
         kv_wanted_bytes=wanted,
@@ -142,7 +149,10 @@ def fit(
         overhead_low_bytes=low,
         overhead_high_bytes=high,
         kv_capacity_tokens=kv_capacity_tokens(setup, pool, context),
+        kv_capacity_low_tokens=kv_capacity_tokens(setup, low_pool, context),
+        kv_capacity_high_tokens=kv_capacity_tokens(setup, high_pool, context),
         requests_at_once=at_once,
+        batch=batch,
         tpot_floor_s=floor,
         tpot_floor_alone_s=alone,
         ttft_floor_s=ttft_floor_s(setup, card, context),
@@ -216,7 +226,7 @@ def _floor(setup: Setup, card: Card, batch: float, context: int) -> float | None
 
 def _advice(report: FitReport, spec: ServerSpec, draft: Setup | None) -> tuple[OptimizationAdvice, ...]:
     setup, card, context = report.setup, report.card, report.context
-    batch = min(report.concurrency, max(1.0, report.requests_at_once))
+    batch = report.batch
     floor, alone = report.tpot_floor_s, report.tpot_floor_alone_s
     if floor is None or alone is None:
         return ()
@@ -300,10 +310,10 @@ def _speculation_advice(name: str, gain: Speculation, drafted: int, when: str) -
     if even is None:
         why = f"even if every guess were right, {drafted + 1} tokens a step would not pay for the longer step"
         return OptimizationAdvice(name, False, gain.speedup, why, "--speculative-config")
+    above = f"above {even * 100:.0f} % acceptance" if even >= 0.005 else "at any acceptance"
     why = (
-        f"pays above {even * 100:.0f} % acceptance of {drafted} guesses (break-even "
-        f"{gain.break_even_length:.2f} tokens a step); {gain.speedup:.2f}x at a supposed "
-        f"{SUPPOSED_ACCEPTANCE * 100:.0f} %, where {when}"
+        f"pays {above} of {drafted} guesses (break-even {gain.break_even_length:.2f} tokens a step); "
+        f"{gain.speedup:.2f}x at a supposed {SUPPOSED_ACCEPTANCE * 100:.0f} %, where {when}"
     )
     pays = None if even < 0.8 else False
     return OptimizationAdvice(name, pays, gain.speedup, why, "--speculative-config")
@@ -397,15 +407,17 @@ def _disaggregation(report: FitReport, batch: float) -> OptimizationAdvice:
 def _arithmetic(report: FitReport) -> tuple[tuple[str, str], ...]:
     setup, card = report.setup, report.card
     shape = setup.shape
-    cost = decode_cost(setup, report.concurrency, report.context)
+    step = decode_cost(setup, report.batch, report.context)
+    prompt = prefill_cost(setup, report.context)
     ridge = critical_batch(setup, card)
+    bandwidth = units.bytes_per_s(card.bandwidth_bytes_per_s)
     return (
         ("model", f"{shape.name}: {shape.parameters / 1e9:.2f} billion parameters ({shape.source})"),
-        ("card", f"{card.name}: {units.bytes_per_s(card.bandwidth_bytes_per_s)}, {card.bf16_flops / 1e12:.0f} TFLOPS"),
+        ("card", f"{card.name}: {units.gib(card.memory_bytes)}, {bandwidth}, {card.bf16_flops / 1e12:.0f} TFLOPS"),
         (
             "weights",
             f"{setup.quantization.name}, {setup.quantization.bytes_per_weight:.3g} B a linear weight, over "
-            f"{setup.gpus} GPU(s): {units.gib(report.weights_bytes)} each",
+            f"{_gpus(setup)}: {units.gib(report.weights_bytes)} each",
         ),
         (
             "KV cache",
@@ -419,20 +431,34 @@ def _arithmetic(report: FitReport) -> tuple[tuple[str, str], ...]:
         ),
         (
             "capacity",
-            f"{units.gib(report.memory_bytes)} usable - weights - overhead = room for "
-            f"{units.count(report.kv_capacity_tokens)} tokens, {report.requests_at_once:.1f} requests of this context",
+            f"{units.gib(report.memory_bytes)} usable - {units.gib(report.weights_bytes)} weights - "
+            f"{units.gib(report.overhead_bytes)} overhead = room for {units.count(report.kv_capacity_tokens)} tokens, "
+            f"{report.requests_at_once:.1f} requests of this context",
         ),
         (
             "decode step",
-            f"weights {units.bytes_decimal(cost.weight_bytes)} + KV {units.bytes_decimal(cost.kv_read_bytes)} read, "
-            f"over {units.bytes_per_s(card.bandwidth_bytes_per_s)}: TPOT floor {units.duration(report.tpot_floor_s)}",
+            f"weights {units.bytes_decimal(step.weight_bytes)} (all but the input embedding) + KV "
+            f"{units.bytes_decimal(step.kv_read_bytes)} of {_requests(report.batch)}, over {bandwidth}: TPOT floor "
+            f"{units.duration(report.tpot_floor_s)}",
         ),
-        ("prefill", f"2 FLOPs a parameter and token: TTFT floor {units.duration(report.ttft_floor_s)}"),
+        (
+            "prefill",
+            f"{prompt.linear_flops / 1e12:.1f} TFLOP (2 a parameter and token) + {prompt.attention_flops / 1e12:.1f} "
+            f"TFLOP attention, over the card's peak: TTFT floor {units.duration(report.ttft_floor_s)}",
+        ),
         (
             "ridge",
             f"decoding turns compute-bound above about {ridge:.0f} requests" if ridge else "unknown",
         ),
     )
+
+
+def _gpus(setup: Setup) -> str:
+    return "1 GPU" if setup.gpus == 1 else f"{setup.gpus} GPUs"
+
+
+def _requests(count: float) -> str:
+    return "1 request" if count == 1 else f"{count:.3g} requests"
 
 
 _GUIDE = (

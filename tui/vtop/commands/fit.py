@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import textwrap
 from dataclasses import asdict
 
@@ -15,6 +16,9 @@ from vtop.hardware import Card, find_card
 from vtop.known_models import find_shape, known_model_names
 from vtop.preset_files import load_catalog, parse_set, with_overrides
 from vtop.presets import Preset, ServerSpec
+from vtop.service.fitting import ask_server
+from vtop.service.remembering import recall_preset
+from vtop.strict_toml import nearest
 from vtop.telemetry.gpu.nvml import NvmlSource
 
 EXAMPLE_CARDS = "RTX 4090, H100, L40S, A100"
@@ -51,12 +55,27 @@ def _subject(what: str, overrides: dict[str, str]) -> Preset:
     catalog = load_catalog()
     if what in catalog.presets:
         return with_overrides(catalog.find(what), overrides)
+    if (served := recall_preset(what)) is not None:
+        return with_overrides(served, overrides)
     if find_shape(what) is None:
+        known = [*known_model_names(), *catalog.presets]
         raise UsageError(
-            f"{what} is neither a preset nor a model that vtop knows",
-            f"Give a folder with a config.json, or one of: {', '.join(known_model_names()[:8])}, ...",
-        )
+            f"{what} is neither a preset, a server of vtop, nor a model that vtop knows",
+            nearest(what, known, "Give a folder with a config.json, the URL of a running server, or a model such as "
+                    f"{', '.join(known_model_names()[:5])}."),
+        )  # fmt: skip
     return with_overrides(Preset(title=what, server=ServerSpec(model=what), name=what), overrides)
+
+
+def _served(url: str, overrides: dict[str, str]) -> tuple[Preset, str]:
+    """What a running server serves, as a preset, and what it says of its own cache."""
+    served = asyncio.run(ask_server(url))
+    dtype = served.kv_cache_dtype if served.kv_cache_dtype not in (None, "auto") else None
+    spec = ServerSpec(model=served.model, max_model_len=served.max_model_len, kv_cache_dtype=dtype)
+    said = "the server does not say how much its KV cache holds"
+    if served.kv_capacity_tokens:
+        said = f"the server itself says: its KV cache holds {units.count(served.kv_capacity_tokens)} tokens"
+    return with_overrides(Preset(title=url, server=spec, name=url), overrides), said
 
 
 def _yes(value: bool | None) -> str:
@@ -69,7 +88,10 @@ def _wrapped(name: str, why: str) -> list[str]:
 
 def describe(report: FitReport, arithmetic: bool) -> str:
     """The report as text."""
-    sure = "" if report.sure == report.fits else " (close: the uncertainty decides)"
+    sure = "" if report.sure else " (close: the uncertainty decides)"
+    together = "1 request" if report.batch == 1 else f"{report.batch:.3g} requests"
+    if report.requests_at_once < 1:
+        together += ", if they fitted"
     lines = [
         f"{report.setup.shape.name} on {report.card.name}: {'fits' if report.fits else 'does NOT fit'}{sure}",
         table(
@@ -78,20 +100,22 @@ def describe(report: FitReport, arithmetic: bool) -> str:
                 (
                     "KV wanted",
                     units.gib(report.kv_wanted_bytes),
-                    f"{report.concurrency} requests of {report.context} tokens",
+                    f"{report.concurrency} x {report.context} tokens",
                 ),
                 (
                     "overhead",
                     units.gib(report.overhead_bytes),
-                    f"{units.gib(report.overhead_low_bytes)} to {units.gib(report.overhead_high_bytes)}: graphs",
+                    f"activations, CUDA graphs, driver: {units.gib(report.overhead_low_bytes)} to "
+                    f"{units.gib(report.overhead_high_bytes)}",
                 ),
                 ("of", units.gib(report.memory_bytes), "that vLLM may use"),
                 (
                     "KV capacity",
                     f"{units.count(report.kv_capacity_tokens)} tokens",
+                    f"{units.count(report.kv_capacity_low_tokens)} to {units.count(report.kv_capacity_high_tokens)}; "
                     f"{report.requests_at_once:.1f} requests of {report.context} tokens",
                 ),
-                ("TPOT floor", units.duration(report.tpot_floor_s), f"at {report.concurrency} requests"),
+                ("TPOT floor", units.duration(report.tpot_floor_s), f"with {together}"),
                 ("", units.duration(report.tpot_floor_alone_s), "alone"),
                 ("TTFT floor", units.duration(report.ttft_floor_s), f"for {report.context} prompt tokens"),
                 ("output ceiling", units.rate(report.output_ceiling_tokens_per_s, "tok/s"), "at the floor"),
@@ -119,7 +143,11 @@ def run_fit(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value}: must be at least 1")
-    preset = _subject(arguments.what, parse_set(arguments.set))
+    said = ""
+    if arguments.what.startswith(("http://", "https://")):
+        preset, said = _served(arguments.what, parse_set(arguments.set))
+    else:
+        preset = _subject(arguments.what, parse_set(arguments.set))
     card = _named_card(arguments.gpu) if arguments.gpu else card_here()
     try:
         report = fit(None, preset.server, card, arguments.context, arguments.concurrency)
@@ -129,4 +157,6 @@ def run_fit(arguments: argparse.Namespace) -> int:
         say_json(asdict(report))
     else:
         say(describe(report, arguments.arithmetic))
+        if said:
+            say(said)
     return 0 if report.fits else 1
