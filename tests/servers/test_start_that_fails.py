@@ -14,6 +14,8 @@ import pytest
 from fake_servers import FAKE, QUICK, eventually, fake, free_port, running, until
 
 from vtop.errors import UsageError, VtopError
+from vtop.servers import readiness
+from vtop.servers.ports import Listeners
 from vtop.servers.state_files import ServerRecord, StateFolder
 from vtop.servers.status import ServerState
 from vtop.servers.supervisor import Supervisor
@@ -193,6 +195,18 @@ async def test_another_server_on_the_port_is_never_ready(supervisor: Supervisor)
         failed = await until(supervisor, "one", S.FAILED)
         assert f"port {port} is answered by another server (old-model" in failed.message
         assert S.READY not in seen
+
+
+async def test_the_same_name_with_another_context_length_is_another_server(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody can see who listens (a process of another user), the served name alone proves nothing."""
+    monkeypatch.setattr(readiness, "listeners", lambda port, tree: Listeners(ours=False, stranger=None))
+    port = free_port()
+    await supervisor.start("one", "baseline", [fake("--fault", "silent-port", port=port)])
+    with running(str(FAKE), "--port", str(port), "--max-model-len", "8192", "--engine", ""):
+        conflict = await until(supervisor, "one", S.STARTING, message="another server")
+    assert "tiny with max_model_len 8192, not 2048" in conflict.message
 
 
 async def test_the_wrong_model_is_not_ready(supervisor: Supervisor) -> None:
