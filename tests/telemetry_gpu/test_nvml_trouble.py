@@ -24,7 +24,7 @@ from vtop.telemetry.gpu import nvml as nvml_source
 from vtop.telemetry.gpu.matching import match_gpus, process_label
 from vtop.telemetry.gpu.nvml import NvmlSource, unavailable_text
 from vtop.telemetry.gpu.processes import ProcessNames
-from vtop.telemetry.snapshot import Event, GpuProcess
+from vtop.telemetry.snapshot import GpuProcess
 
 GIB = 2**30
 EXAMPLE = {
@@ -258,17 +258,14 @@ def test_boards_hidden_by_permissions_have_no_row(nvml: LoadedFakeNvml, clock: F
 # ---- faults and throttling as events
 
 
-def test_xid_becomes_an_event(nvml: LoadedFakeNvml) -> None:
+def test_xid_becomes_an_event_of_the_next_reading(nvml: LoadedFakeNvml) -> None:
     source = NvmlSource(SystemClock())
     source.open()
     nvml.say(gpm_min_ms=0, xid=f"{time.monotonic_ns()}:1:79")
-    events: list[Event] = []
-    end = time.monotonic() + 20
-    while not events and time.monotonic() < end:
-        events += [event for event in source.read().events if event.kind == "xid"]
-        time.sleep(0.02)
-    source.close()
+    events = [event for event in source.read().events if event.kind == "xid"]
     assert [(event.subject, event.text) for event in events] == [(uuid_of(1), "XID 79: the GPU fell off the bus")]
+    assert not [event for event in source.read().events if event.kind == "xid"], "each is told once"
+    source.close()
 
 
 def test_new_ecc_errors_and_hardware_slowdown_are_events_and_a_power_cap_is_not(

@@ -1,7 +1,7 @@
 """The GPUs of this machine, through NVML (nvidia-ml-py). Only reads; never changes a GPU's state.
 
-All calls come from one worker thread (NVML is thread-safe, but slow calls belong away from the screen), apart from the
-wait for XIDs. Everything is keyed by UUID: indices move when a GPU goes.
+All calls come from one worker thread: NVML is thread-safe, but slow calls belong away from the screen. Everything is
+keyed by UUID: indices move when a GPU goes.
 """
 
 from __future__ import annotations
@@ -288,18 +288,18 @@ class NvmlSource:
         self._up = False
 
     def _release(self) -> None:
-        """Gives back samples, event thread and library, in this order; rows stay, with their last values."""
+        """Gives back samples, events and library, in this order; rows stay, with their last values."""
         for seat in self._seats.values():
             if seat.mig is not None:
                 seat.mig.close()
             if seat.device is not None:
                 seat.device.close()
             seat.device = seat.mig = None
-        stopped = self._xid.stop() if self._xid is not None else True
         if self._xid is not None:
             self._events += self._xid.take()
+            self._xid.stop()
         self._xid = None
-        if self._nvml is not None and stopped:
+        if self._nvml is not None:
             try:
                 self._nvml.nvmlShutdown()
             except self._nvml.NVMLError:

@@ -1,10 +1,12 @@
-"""Faults that the driver reports (XID), as events. Linux only; in a thread of its own, since NVML makes one wait."""
+"""Faults that the driver reports (XID), as events. Linux only.
+
+NVML keeps them for the one who waits. vtop looks with each reading instead: a thread that waits must wake many times a
+second, or quitting would wait for it.
+"""
 
 from __future__ import annotations
 
 import sys
-import threading
-from collections import deque
 from types import ModuleType
 from typing import Any
 
@@ -12,10 +14,10 @@ from vtop.clock import Clock
 from vtop.telemetry.gpu.nvml_calls import handle_address
 from vtop.telemetry.snapshot import Event
 
-_WAIT_MS = 100
-"""Short, because the thread must be over before NVML is shut down, and quitting must not wait."""
-_PAUSE_S = 1.0
-_JOIN_S = 5.0
+_WAIT_MS = 1
+"""The least that is surely a wait: what 0 means is not documented."""
+_MOST_AT_ONCE = 64
+"""A dying board reports without end."""
 
 _WORDS = {
     13: "a kernel failed (graphics engine exception)",
@@ -42,7 +44,7 @@ def xid_text(code: int) -> str:
 
 
 class XidWatcher:
-    """Waits for XIDs of some devices.
+    """Collects XIDs of some devices. For the worker thread.
 
     Args:
         nvml: the `pynvml` module, initialised, and staying so until `stop` has returned.
@@ -53,10 +55,7 @@ class XidWatcher:
         self._nvml = nvml
         self._clock = clock
         self._uuids: dict[int | None, str] = {}
-        self._events: deque[Event] = deque(maxlen=1000)
-        self._ending = threading.Event()
         self._set: Any = None
-        self._thread: threading.Thread | None = None
 
     def watch(self, handle: Any, uuid: str) -> None:
         """Adds a whole GPU; where the driver does not offer it, nothing happens."""
@@ -69,50 +68,27 @@ class XidWatcher:
         except (self._nvml.NVMLError, AttributeError):
             return
         self._uuids[handle_address(handle)] = uuid
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="vtop-xid", daemon=True)
-            self._thread.start()
 
     def take(self) -> list[Event]:
         """What came since the last call."""
-        taken = []
-        while self._events:
-            taken.append(self._events.popleft())
-        return taken
-
-    def _run(self) -> None:
-        timeout = self._nvml.NVML_ERROR_TIMEOUT
-        while not self._ending.is_set():
+        taken: list[Event] = []
+        for _ in range(_MOST_AT_ONCE if self._uuids else 0):
             try:
                 data = self._nvml.nvmlEventSetWait_v2(self._set, _WAIT_MS)
-            except self._nvml.NVMLError as error:
-                if error.value != timeout:
-                    self._ending.wait(_PAUSE_S)
-                continue
-            except AttributeError:
-                return
-            if data.eventType != self._nvml.nvmlEventTypeXidCriticalError:
-                continue
-            uuid = self._uuids.get(handle_address(data.device), "")
-            self._events.append(Event(self._clock.monotonic(), "xid", uuid, xid_text(int(data.eventData))))
+            except (self._nvml.NVMLError, AttributeError):
+                break  # nothing came, or it cannot be told; the next call asks again
+            if data.eventType == self._nvml.nvmlEventTypeXidCriticalError:
+                uuid = self._uuids.get(handle_address(data.device), "")
+                taken.append(Event(self._clock.monotonic(), "xid", uuid, xid_text(int(data.eventData))))
+        return taken
 
-    def stop(self) -> bool:
-        """Ends the thread and gives the event set back.
-
-        Returns:
-            False where the driver did not come back from its wait; then NVML must not be shut down under it.
-        """
-        self._ending.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
-            if self._thread.is_alive():
-                return False
-            self._thread = None
-        if self._set is not None:
-            try:
-                self._nvml.nvmlEventSetFree(self._set)
-            except self._nvml.NVMLError:
-                return True
-            finally:
-                self._set = None
-        return True
+    def stop(self) -> None:
+        """Gives the event set back."""
+        event_set, self._set = self._set, None
+        self._uuids.clear()
+        if event_set is None:
+            return
+        try:
+            self._nvml.nvmlEventSetFree(event_set)
+        except self._nvml.NVMLError:
+            return
