@@ -10,6 +10,8 @@ import pytest
 from fake_servers import FAKE, fake, get, running, until
 
 from vtop.clock import FakeClock
+from vtop.servers import life
+from vtop.servers.ports import Listeners, PortOwner, is_answered_by_another
 from vtop.servers.status import ServerState
 from vtop.servers.supervisor import Supervisor
 from vtop.servers.watching import HealthKind, HealthSample, HealthVerdict, HealthWatch
@@ -127,3 +129,18 @@ async def test_restarted_by_somebody_else(supervisor: Supervisor) -> None:
         report = await supervisor.stop("one")
         assert report.stopped
         assert other.poll() is None
+
+
+async def test_another_server_on_the_port_of_a_ready_one_is_told(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours lives and holds its GPU, but what answers at its address is not it."""
+    monkeypatch.setattr(life, "OWNER_EVERY_S", 0.2)
+    await supervisor.start("one", "baseline", [fake("--engine", "")])
+    ready = await supervisor.wait_ready("one", 30)
+    stranger = Listeners(ours=False, stranger=PortOwner(4711, "python old_server.py"))
+    monkeypatch.setattr(life, "listeners", lambda port, tree: stranger)
+    told = await until(supervisor, "one", S.DEGRADED, message="pid 4711 (python old_server.py)")
+    assert told.message == f"port {ready.port} is answered by another server (pid 4711 (python old_server.py))"
+    assert is_answered_by_another(told.message)
+    assert told.pid == ready.pid

@@ -6,11 +6,14 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from vtop.errors import UsageError, VtopError
 from vtop.load.progress import LoadRequest
+from vtop.servers.ports import answered_by_another
+from vtop.servers.status import ServerState
 from vtop.service import ServiceOptions, VtopService
 
 QUICK = {"port": "auto", "args.startup-s": "0.2"}
@@ -80,6 +83,16 @@ async def test_a_chat_with_a_server_that_is_gone_ends_with_its_error(service: Vt
 async def test_an_unknown_server_is_named_with_those_that_are_known(service: VtopService) -> None:
     with pytest.raises(UsageError, match="no server is called nobody"):
         service.aim(LoadRequest(server="nobody"))
+
+
+async def test_no_load_test_at_an_address_where_somebody_else_answers(
+    service: VtopService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await _started(service)
+    told = replace(service.known(name), state=ServerState.DEGRADED, message=answered_by_another(8000, "old-model"))
+    monkeypatch.setattr(service, "known", lambda _: told)
+    with pytest.raises(VtopError, match="answered by another server"):
+        service.aim(LoadRequest(server=name))
 
 
 async def test_a_start_that_fails_carries_its_diagnosis(service: VtopService) -> None:

@@ -16,7 +16,7 @@ from vtop.servers.durations import remember_start
 from vtop.servers.launcher import broken_launcher
 from vtop.servers.logs import last_raw_lines
 from vtop.servers.managed import ENDED, ManagedServer
-from vtop.servers.ports import listeners, port_is_free, port_owner
+from vtop.servers.ports import answered_by_another, listeners, port_is_free, port_owner
 from vtop.servers.process import LaunchError, child_environment, exit_code, process_table, spawn_detached
 from vtop.servers.readiness import HEALTH_TIMEOUT_S, ProbeResult, Readiness, probe, read_health
 from vtop.servers.state_files import ServerRecord
@@ -199,7 +199,7 @@ class ServerLife:
         found = await asyncio.to_thread(listeners, self._record.port, self._server.tree.alive())
         if found.ours or found.stranger is None:
             return ""
-        return f"port {self._record.port} is answered by another server ({found.stranger})"
+        return answered_by_another(self._record.port, str(found.stranger))
 
     async def _judge(self, verdict: HealthVerdict) -> None:
         state = ServerState.DEGRADED if verdict.degraded else ServerState.READY

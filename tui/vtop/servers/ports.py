@@ -14,6 +14,7 @@ import psutil
 from vtop.servers.process import ProcessIdentity, short_title
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::", "*")
+_BY_ANOTHER = "is answered by another server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,16 @@ class Listeners:
     """A process of the server's own tree does."""
     stranger: PortOwner | None
     """A process that can be seen and is not of the tree."""
+
+
+def answered_by_another(port: int, what: str) -> str:
+    """In words: somebody else serves on a server's port; `is_answered_by_another` knows them again."""
+    return f"port {port} {_BY_ANOTHER} ({what})"
+
+
+def is_answered_by_another(message: str) -> bool:
+    """Whether a server's message says that what answers at its address is not the server."""
+    return _BY_ANOTHER in message
 
 
 def connect_host(host: str) -> str:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from vtop.late_httpx import httpx
-from vtop.servers.ports import Listeners, base_url, listeners
+from vtop.servers.ports import Listeners, answered_by_another, base_url, listeners
 from vtop.servers.process import ProcessIdentity
 from vtop.servers.state_files import ServerRecord
 
@@ -178,11 +178,11 @@ async def _wrong_models(
         names = ", ".join(model.name for model in models) or f"nothing (status {status})"
         if proven:
             return ProbeResult(Readiness.WRONG_MODEL, f"serves {names}, not {record.served_name}")
-        return ProbeResult(Readiness.CONFLICT, _answered_by_another(record.port, names))
+        return ProbeResult(Readiness.CONFLICT, answered_by_another(record.port, names))
     length = named[0].max_model_len
     if not proven and None not in (length, record.max_model_len) and length != record.max_model_len:
         what = f"{record.served_name} with max_model_len {length}, not {record.max_model_len}"
-        return ProbeResult(Readiness.CONFLICT, _answered_by_another(record.port, what))
+        return ProbeResult(Readiness.CONFLICT, answered_by_another(record.port, what))
     return None
 
 
@@ -194,8 +194,4 @@ async def _conflict(client: httpx.AsyncClient, url: str, record: ServerRecord, f
         names = ", ".join(model.name for model in models)
     except httpx.HTTPError:
         pass
-    return _answered_by_another(record.port, ", ".join(part for part in (names, str(found.stranger)) if part))
-
-
-def _answered_by_another(port: int, what: str) -> str:
-    return f"port {port} is answered by another server ({what})"
+    return answered_by_another(record.port, ", ".join(part for part in (names, str(found.stranger)) if part))

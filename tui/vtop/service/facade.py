@@ -30,6 +30,7 @@ from vtop.results import store
 from vtop.servers.discovery import address_of
 from vtop.servers.durations import last_start
 from vtop.servers.logs import last_lines
+from vtop.servers.ports import is_answered_by_another
 from vtop.servers.status import ServerState, ServerStatus, StopReport
 from vtop.servers.supervisor import Supervisor
 from vtop.service.gpu_memory import memory_left, users_of
@@ -312,6 +313,8 @@ class VtopService:
         status = self.known(request.server)
         if status.state not in {ServerState.READY, ServerState.DEGRADED, ServerState.FOREIGN}:
             raise VtopError(f"{status.name} is {status.state.value}, not ready", "Wait until it is, or start it.")
+        if is_answered_by_another(status.message):
+            raise VtopError(f"{status.name}: {status.message}", "Its numbers would be somebody else's. Stop it first.")
         return replace(
             request,
             url=request.url or status.url,
