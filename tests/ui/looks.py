@@ -28,6 +28,7 @@ from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import Bandwidth, Verdict
 from vtop.ui.app import VtopApp
 from vtop.ui.display import DisplaySettings
+from vtop.vllm.metrics import NEEDS
 from vtop.vllm.reading import Latency, ScrapeStatus
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def no_bandwidth() -> FakeService:
     bare = engine(
         speculation=None, prompt_computed_share=None, prompt_cached_share=None, prompt_transferred_share=None,
         tpot=None,
-        kv_capacity_tokens=None, missing={"tpot": "this version has no per-request histogram"},
+        kv_capacity_tokens=None, missing={"tpot": NEEDS["tpot"]},
     )  # fmt: skip
     return FakeService(snapshot(ready(engines=(bare,), verdict=verdict), gpus=[card]))
 

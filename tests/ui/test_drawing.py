@@ -11,6 +11,7 @@ from rich.cells import cell_len
 
 from ui.fake_service import NOW, engine, failed, gpu, ready, snapshot, wave
 from ui.looks import LOG, app_for, comparison, settle, warming
+from vtop.telemetry.snapshot import GpuStatus
 from vtop.ui.charts.bars import bar, history_row
 from vtop.ui.charts.binning import binned, nice_top
 from vtop.ui.charts.braille import area, resample
@@ -21,11 +22,13 @@ from vtop.ui.ink import Line, cut_words, field, pack, printable, wrap
 from vtop.ui.layout import plan
 from vtop.ui.panels.gpus import gpu_panel, gpu_row
 from vtop.ui.panels.header import header
+from vtop.ui.panels.latency import second_number
 from vtop.ui.panels.servers import server_rows
 from vtop.ui.screens.load import headline as load_headline
 from vtop.ui.view import View
 from vtop.ui.words import bucket_range, compare_sentence, load_sentence
-from vtop.vllm.reading import Quantile
+from vtop.vllm.metrics import NEEDS
+from vtop.vllm.reading import MEASURING, NOTHING_FINISHED, Quantile
 
 
 @given(st.text(max_size=200))
@@ -351,3 +354,26 @@ def test_the_warm_up_of_a_load_test_is_counted_with_its_time_left() -> None:
 def test_a_comparison_says_what_it_does_now_and_how_long_it_will_take() -> None:
     progress = comparison("running")
     assert compare_sentence(progress) == "Comparison: 4 of 9 runs, prefix-caching loading 41 of 64, about 6:18 left."
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (NOTHING_FINISHED, "none since vtop watches"),
+        (MEASURING, "measuring"),
+        (NEEDS["ttft"], "not said by this server"),
+        ("the server was restarted", "e says why"),
+    ],
+)
+def test_a_dash_says_whether_the_server_is_silent_or_nothing_happened(reason: str, shown: str) -> None:
+    view = ready(engines=(engine(ttft=None, missing={"ttft": reason}),))
+    assert second_number(view, 0) == shown
+
+
+def test_why_there_is_no_gpu_is_cut_between_words() -> None:
+    message = "no NVIDIA driver library (libnvidia-ml.so.1); install the driver, or give the container its GPU"
+    without = snapshot(gpus=(), gpu_status=GpuStatus(False, message))
+    (row,) = gpu_panel(without, 60, 1, UNICODE)
+    assert row.text.rstrip().endswith(" …")
+    assert row.text.rstrip(" …").strip() in message
+    assert " ".join(line.text.strip() for line in gpu_panel(without, 80, 2, UNICODE)) == message

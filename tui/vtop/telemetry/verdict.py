@@ -318,8 +318,8 @@ def _not_busy(scene: _Scene, util: float) -> Verdict:
         )
     return Verdict(
         "idle",
-        f"Mostly idle: the GPU works {units.percent_of_100(util)} of the time; requests come slower than they are "
-        "answered.",
+        f"Mostly idle: nothing runs at this moment, the GPU works {units.percent_of_100(util)} of the time; TTFT and "
+        f"TPOT are of the last {scene.engine.window_s:.0f} s.",
     )
 
 

@@ -274,7 +274,9 @@ class VtopApp(App[int]):
         if newest is self._before:
             return
         for ending in endings(self._before, newest):
-            self.tell(ending)
+            # While an act plays its captions tell it, and a notice would lie on top of them.
+            if ending.failed or not self.view.demo_caption:
+                self.tell(ending)
         self._before = newest
 
     def tell(self, ending: Ending) -> None:

@@ -61,6 +61,8 @@ def plan(width: int, height: int, servers: int, gpus: int, maximised: str = "", 
     room -= verdict + engine + numbers
     least_chart = 5 if height >= 20 else 0
     cards = 4 if gpus == 1 and room - min(servers, 3) - 4 >= 8 else max(1, gpus)
+    if gpus == 0 and height >= 20 and width >= 60:
+        cards = 2  # the reason is a sentence
     server_rows = max(1, min(servers, room - 1, 4 if gpus > 4 else max(1, room // 3)))
     gpu_rows = min(cards, 9, max(1, room - server_rows - least_chart))
     if gpu_rows < min(cards, 9) and verdict == 3:

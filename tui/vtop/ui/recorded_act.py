@@ -34,14 +34,21 @@ class RecordedAct(Act):
             await self.say(
                 "Load: the numbers are the server's own, from its /metrics page, over the window at the top right."
             )
-            self.caption(self._numbers())
-            await self.until(lambda: self.state() in GONE)
+            await self.until(self._told_until_gone)
         await self.say(
             "The server stops, and with it ends the recording. The next vtop would have found it, had it gone on."
         )
         await self.say(
             "v goes back to the simulated demo, and v plays this again. `vtop --record FILE` makes your own."
         )
+
+    def _told_until_gone(self) -> bool:
+        if self.state() in GONE:
+            return True
+        numbers = self._numbers()
+        if numbers != self.app.view.demo_caption:
+            self.caption(numbers)
+        return False
 
     def _loaded(self) -> bool:
         view = self.view()
@@ -55,5 +62,5 @@ class RecordedAct(Act):
             return ""
         return (
             f"A small model on a CPU: {units.rate(engine.generation_tokens_per_s, 'tok/s')}, TTFT mean "
-            f"{latency_mean(engine.ttft)}, TPOT mean {latency_mean(engine.tpot)} by now."
+            f"{latency_mean(engine.ttft)}, TPOT mean {latency_mean(engine.tpot)}."
         )

@@ -11,7 +11,14 @@ import math
 from dataclasses import dataclass, replace
 
 from vtop.vllm.families import UNKNOWN, Family, View, families, known, over
-from vtop.vllm.reading import EngineReading, KvTransferReading, Latency, SpeculationReading
+from vtop.vllm.reading import (
+    MEASURING,
+    NOTHING_FINISHED,
+    EngineReading,
+    KvTransferReading,
+    Latency,
+    SpeculationReading,
+)
 from vtop.vllm.samples import Differences, Layout
 
 _TPOT = "vllm:request_time_per_output_token_seconds"
@@ -226,9 +233,9 @@ class MetricsReader:
         if kept.latency is not None:
             return replace(kept.latency, age_s=max(0.0, at_s - kept.grew_at_s))
         if view.differences.increase is None:
-            missing[field] = view.differences.unavailable or "measuring: needs two looks at the page"
+            missing[field] = view.differences.unavailable or MEASURING
         else:
-            missing[field] = "nothing finished while vtop watched"
+            missing[field] = NOTHING_FINISHED
         return None
 
 

@@ -9,6 +9,13 @@ from types import MappingProxyType
 EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
+NOTHING_FINISHED = "nothing finished while vtop watched"
+"""Reason in `missing` of a latency that the server counts, and that had nothing to count yet."""
+
+MEASURING = "measuring: needs two looks at the page"
+"""Reason in `missing` of what takes a second look."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quantile:
     """A quantile from a histogram: the interpolated value and the bucket that it lies in."""

@@ -66,6 +66,10 @@ def progress_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list
     if progress.state != "running":
         fields.append(field(progress.state, "good" if progress.state == "finished" else "warn", 6))
     rows = [line.add("  ").join(pack(fields, width - line.width - 3))]
+    now = next((step for step in progress.steps if step.state in STATES), None)
+    if now is not None and progress.state == "running":
+        # The list of runs may be below the edge of the screen.
+        rows.append(Line(" now ", "dim").join(_step(now, 24, width - 5, glyphs)))
     if progress.message:
         rows += [Line(" ").join(text) for text in wrap(progress.message, width - 2, "warn")][:2]
     return rows

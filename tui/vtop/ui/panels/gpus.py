@@ -7,7 +7,7 @@ from vtop.telemetry.snapshot import Bandwidth, GpuReading, Snapshot
 from vtop.ui.charts.bars import bar
 from vtop.ui.charts.braille import area, resample
 from vtop.ui.glyphs import Glyphs
-from vtop.ui.ink import Field, Line, cut, field, pack, wrap
+from vtop.ui.ink import Field, Line, cut, cut_words, field, pack, wrap
 from vtop.ui.words import SOURCE_WORDS, STALE_AFTER_S, bandwidth_amount, bandwidth_percent_label
 
 BESIDE_CELLS = 28
@@ -34,7 +34,11 @@ def gpu_panel(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs, scrol
     """One card in full where it is alone and there is room, else one row a card."""
     if not snapshot.gpus:
         message = snapshot.gpu_status.message or "no GPU readings yet"
-        return [Line(" ").join(line) for line in wrap(message, width - 2, "dim")][:height]
+        rows = wrap(message, width - 2, "dim")
+        if len(rows) > height > 0:
+            rest = message[sum(len(row.text) + 1 for row in rows[: height - 1]) :]
+            rows = [*rows[: height - 1], Line(cut_words(rest, width - 2, glyphs.ellipsis), "dim")]
+        return [Line(" ").join(line) for line in rows]
     if len(snapshot.gpus) == 1 and height >= 3:
         return _one(snapshot.gpus[0], snapshot, width, height, glyphs)
     return gpu_rows(snapshot, width, height, glyphs, scroll)

@@ -22,7 +22,7 @@ def header(
         right.add(" SIMULATED ", "badge").add(" ")
     if snapshot.replayed:
         right.add(" REPLAY ", "badge").add(" ")
-    if view.readonly:
+    if view.readonly and not snapshot.replayed:
         right.add(" READ ONLY ", "badge").add(" ")
     if view.paused:
         right.add(" PAUSED ", "badge").add(" ")

@@ -8,6 +8,8 @@ from vtop.ui.charts.plotext_chart import ChartSpec
 from vtop.ui.charts.series import history_spec
 from vtop.ui.ink import Field, Line, field, pack, wrap
 from vtop.ui.words import bucket_range, latency_age, latency_mean, server_is_stale, stale_text
+from vtop.vllm.metrics import NEEDS
+from vtop.vllm.reading import MEASURING, NOTHING_FINISHED
 
 CHARTS = ("TTFT", "TPOT", "Output")
 """In the order of the keys 1, 2, 3."""
@@ -42,7 +44,7 @@ def second_number(server: ServerView | None, chart: int) -> str:
         return units.rate(engine.requests_per_s, "req/s") if engine.requests_per_s is not None else ""
     latency = engine.ttft if chart == 0 else engine.tpot or engine.itl
     if latency is None:
-        return "not said by this server" if ("ttft", "tpot")[chart] in engine.missing else "none finished"
+        return _why_none(engine.missing.get(("ttft", "tpot")[chart], NOTHING_FINISHED))
     age = latency_age(latency)
     if age:
         return age
@@ -50,6 +52,14 @@ def second_number(server: ServerView | None, chart: int) -> str:
     if chart == 1 and floor is not None:
         return f"floor {units.duration(floor)}"
     return f"p95 {bucket_range(latency.p95)}" if latency.p95 else ""
+
+
+def _why_none(reason: str) -> str:
+    if reason == NOTHING_FINISHED:
+        return "none since vtop watches"
+    if reason == MEASURING:
+        return "measuring"
+    return "not said by this server" if reason in NEEDS.values() else "e says why"
 
 
 def chart_title(server: ServerView | None, chart: int, width: int) -> Line:

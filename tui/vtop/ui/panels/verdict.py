@@ -43,6 +43,7 @@ def _sentences(snapshot: Snapshot, server: ServerView | None, view: View) -> tup
             "strong",
         )
     status = server.status
+    log = "g shows the log." if status.log_path is not None else ""
     if status.state is ServerState.FAILED:
         if status.diagnosis is None:
             return status.message or "The server ended and its log does not say why.", "g opens the log.", "bad"
@@ -54,7 +55,7 @@ def _sentences(snapshot: Snapshot, server: ServerView | None, view: View) -> tup
     if status.state is ServerState.STARTING:
         return (
             status.progress.text.capitalize() if status.progress else "Starting.",
-            view.load_line or "g shows the log.",
+            view.load_line or log,
             "warn",
         )
     if status.state in (ServerState.STOPPED, ServerState.STOPPING, ServerState.LOST):
