@@ -363,6 +363,26 @@ def test_a_change_of_another_preset_than_the_first_is_also_held_against_that_one
     assert rows[1].beside == rows[3].beside == ""
 
 
+def test_a_change_that_parts_from_its_prediction_beside_its_own_row_says_why() -> None:
+    """Within 5 % of the prediction against the first row, 7 % below it against the row that it changes."""
+    facts = {"sequential": at_the_floor(0.100), "baseline": at_the_floor(0.0195)}
+    guesser = at_the_floor(0.0193, speculative=True, drafted_per_step=5, step_cost=1.0, compare_with="baseline")
+    server = {"generation_tokens": 1000.0, "drafted_tokens": 0.0, "acceptance": None}
+    rows = compare_rows(
+        [
+            configuration("sequential", *three(120), facts=facts["sequential"]),
+            configuration("baseline", *three(620), facts=facts["baseline"]),
+            configuration("spec-ngram", *three(594, server=server), facts=guesser),
+        ]
+    )
+    assert rows[2].predicted_ratio == pytest.approx(5.18, abs=0.01)
+    assert rows[2].beside_predicted_ratio == pytest.approx(1.01, abs=0.001)
+    (said,) = [note for note in rows[2].notes if "predict" in note]
+    assert said.startswith(
+        "against baseline: bytes and FLOPs alone predict 1.01x, measured 0.958x: guessing takes host"
+    )
+
+
 def test_speculation_names_its_acceptance() -> None:
     facts = ConfigurationFacts(speculative=True)
     low = against(

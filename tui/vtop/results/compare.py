@@ -15,12 +15,13 @@ from typing import NamedTuple
 from vtop.load.progress import LoadResult
 from vtop.results.comparability import Configuration, findings_alone, findings_between, prefix_hits, version_of
 from vtop.results.comparison import CompareRow
-from vtop.results.explanation import explain
+from vtop.results.explanation import PREDICTION_WORDS, explain
 from vtop.results.intervals import noise_of, paired_ratio, rounds_to_settle
 from vtop.results.speculation import Guessing, guessing
 from vtop.units import percent_of_100
 
 FASTER, SLOWER, FIRST_ROW = "faster", "slower", "first row"
+IF_REAL_WORDS = "if the "
 SMALLEST_DIFFERENCE = 0.01
 """Below it nothing is called faster or slower: simulated runs hardly vary, so any trifle would be outside of noise."""
 
@@ -191,8 +192,14 @@ def _at_the_floor(own: Configuration) -> float | None:
 
 def _held_beside(row: CompareRow, against: CompareRow, preset: str) -> CompareRow:
     """The row, with its comparison against the configuration of which it is a change."""
+    said = tuple(
+        f"against {preset}: {note}"
+        for note in against.notes
+        if note not in row.notes and note.startswith((PREDICTION_WORDS, IF_REAL_WORDS))
+    )
     return replace(
         row,
+        notes=(*row.notes, *said),
         beside=preset,
         beside_ratio=against.ratio,
         beside_low=against.ratio_low,
@@ -209,7 +216,7 @@ def _held_beside(row: CompareRow, against: CompareRow, preset: str) -> CompareRo
 def _if_real(ratio: float, more: int) -> str:
     seen = percent_of_100(abs(ratio - 1) * 100)
     rounds = "1 more round" if more == 1 else f"{more} more rounds"
-    return f"if the {seen} {'more' if ratio > 1 else 'less'} that was seen is real, {rounds} would show it"
+    return f"{IF_REAL_WORDS}{seen} {'more' if ratio > 1 else 'less'} that was seen is real, {rounds} would show it"
 
 
 def _verdict(interval: _Ratio, reasons: Sequence[str], first: bool, *, higher_is_better: bool) -> str:

@@ -10,6 +10,7 @@ LOW_ACCEPTANCE = 0.3
 BUSY_PERCENT = 60.0
 """Of peak bandwidth: below it something else than memory sets the pace."""
 PREDICTION_TOLERANCE = 0.05
+PREDICTION_WORDS = "bytes and FLOPs alone predict"
 
 
 def explain(row: CompareRow, facts: ConfigurationFacts, workload: str) -> list[str]:
@@ -69,7 +70,7 @@ def _prediction(row: CompareRow, facts: ConfigurationFacts) -> list[str]:
     near = abs(measured / predicted - 1) <= PREDICTION_TOLERANCE
     if near or low <= predicted <= high:
         return []
-    words = f"bytes and FLOPs alone predict {significant(predicted)}x, measured {significant(measured)}x: "
+    words = f"{PREDICTION_WORDS} {significant(predicted)}x, measured {significant(measured)}x: "
     if measured > predicted:
         return [
             words + "the first row is held back by more than memory and arithmetic (scheduling, host work per step)"
