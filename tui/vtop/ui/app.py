@@ -126,7 +126,7 @@ class VtopApp(App[int]):
         return Dashboard()
 
     async def on_mount(self) -> None:
-        """Opens the service beside the first paint, never before it."""
+        """Opens the service behind the first paint, never before it."""
         self.set_keymap({name: keys for name, keys in self.settings.keys.items() if name in BY_ID})
         for problem in keymap_problems(self.settings.keys):
             self.notify(problem, severity="warning", markup=False)
@@ -140,7 +140,11 @@ class VtopApp(App[int]):
         if self.view.window_s != self.settings.__class__().window_s:
             self.service.set_window(self.view.window_s)
         # Behind the first frame: what it starts would share the processor with it.
-        self.call_after_refresh(self.calls.run, self.service.open(), "start measuring", lambda _: self._opened())
+        self.call_after_refresh(self._open_service)
+
+    def _open_service(self) -> None:
+        # Returns nothing: Textual would wait for a task that it is given, and answer no key meanwhile.
+        self.calls.run(self.service.open(), "start measuring", lambda _: self._opened())
 
     def _opened(self) -> None:
         self.paint_soon()
