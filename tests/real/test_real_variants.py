@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 from driving import Vtop, assert_nothing_left, port_is_free, tiny_settings
+
+from ui.pseudo_terminal import Terminal
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -31,6 +35,9 @@ VARIANTS = {
 IN_CI = {"awq", "draft-model"}
 """The others need the same minute each and are run by `make test-long`."""
 
+KEY = "sk-real-do-not-show-4711"
+KEY_VARIABLE = "VTOP_TEST_KEY"
+
 
 def settings_of(root: Path, name: str) -> list[str]:
     """`--set` words of a variant; model names become folders."""
@@ -43,21 +50,57 @@ def settings_of(root: Path, name: str) -> list[str]:
     "name", [pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.long]) for name in VARIANTS]
 )
 def test_it_starts_answers_and_stops(vtop: Vtop, real_env: Path, name: str) -> None:
-    """READY means that it has answered; then one more answer, and nothing is left after the stop."""
-    vtop.run("start", "cpu-small", "--name", name, "--wait", *settings_of(real_env, name), timeout=900)
+    """READY means that it has answered; then one more answer, and nothing is left after the stop, its key nowhere."""
+    vtop.extra_env[KEY_VARIABLE] = KEY
+    keyed = ("--set", f"api_key=env:{KEY_VARIABLE}")
+    vtop.run("start", "cpu-small", "--name", name, "--wait", *settings_of(real_env, name), *keyed, timeout=900)
     server = vtop.server(name)
     assert server is not None and server["state"] == "ready"
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8, "ignore_eos": True}
-    answer = httpx.post(f"{server['url']}/v1/completions", json=body, timeout=300)
+    bearer = {"Authorization": f"Bearer {KEY}"}
+    assert httpx.post(f"{server['url']}/v1/completions", json=body, timeout=300).status_code == 401
+    answer = httpx.post(f"{server['url']}/v1/completions", json=body, headers=bearer, timeout=300)
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == 8
     if name == "draft-model":
         page = httpx.get(f"{server['url']}/metrics", timeout=30).text
         drafted = [line for line in page.splitlines() if line.startswith("vllm:spec_decode_num_draft_tokens_total")]
         assert float(drafted[0].rsplit(" ", 1)[1]) > 0
+    words = every_argv()
+    recording = vtop.home / f"{name}.rec.gz"
+    record(vtop, recording)
     vtop.run("stop", name, "--yes", timeout=300)
     assert_nothing_left(vtop.home)
     assert port_is_free(server["port"])
+    assert KEY not in words
+    written = {path: path.read_bytes() for path in vtop.home.rglob("*") if path.is_file()}
+    written[recording] = zlib.decompressobj(31).decompress(written[recording])
+    assert f'"{name}"'.encode() in written[recording]
+    assert {"server.log", "state.json"} <= {path.name for path in written}
+    assert not [path for path, content in written.items() if KEY.encode() in content]
+
+
+def every_argv() -> str:
+    """The command lines of all processes, as `ps` shows them."""
+    words = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words += process.cmdline()
+    return "\n".join(words)
+
+
+def record(vtop: Vtop, file: Path) -> None:
+    """A short recording by the dashboard on a terminal of its own."""
+    terminal = Terminal(vtop.command("--record", str(file)), (120, 40), vtop.env())
+    try:
+        terminal.wait_for("READY", 120)
+        end = time.monotonic() + 60
+        while file.stat().st_size < 2000 and time.monotonic() < end:
+            terminal.read(0.2)
+        terminal.press("q")
+        assert terminal.ended(60) == 0
+    finally:
+        terminal.close()
 
 
 class StreamingClient:
