@@ -20,6 +20,7 @@ import httptools
 
 from vtop.errors import UsageError, VtopError
 from vtop.load.answer import error_words
+from vtop.load.pacing import Pacing
 
 MAX_ERROR_BODY_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0
@@ -157,6 +158,7 @@ class Connection(asyncio.Protocol):
         "_on_free",
         "_on_lost",
         "_on_stale",
+        "_pacing",
         "_parser",
         "_stamp",
         "_transport",
@@ -168,10 +170,12 @@ class Connection(asyncio.Protocol):
         on_free: Callable[[Connection], None],
         on_lost: Callable[[Connection], None],
         on_stale: Callable[[Exchange], None],
+        pacing: Pacing,
     ) -> None:
         self._on_free = on_free
         self._on_lost = on_lost
         self._on_stale = on_stale
+        self._pacing = pacing
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
@@ -212,6 +216,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`. The stamp comes before anything else."""
         self._stamp = monotonic()
+        pacing = self._pacing
+        pacing.reads += 1
+        if not pacing.armed:
+            pacing.arm()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -298,6 +306,7 @@ class ConnectionPool:
         self._target = target
         self._idle: deque[Connection] = deque()
         self._busy: dict[Exchange, Connection] = {}
+        self._pacing = Pacing(self._busy)
         self._opening: set[asyncio.Task[None]] = set()
         self.reconnects = 0
         """Requests that a kept connection lost before the answer began, and that were sent again."""
@@ -360,7 +369,7 @@ class ConnectionPool:
         target = self._target
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, protocol = await loop.create_connection(
-                lambda: Connection(self._idle.append, self._lost, self._stale),
+                lambda: Connection(self._idle.append, self._lost, self._stale, self._pacing),
                 target.host,
                 target.port,
                 ssl=target.tls,
