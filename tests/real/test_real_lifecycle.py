@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from driving import Vtop, assert_nothing_left, counters, marked_processes, port_is_free, tiny_settings
 from textual.app import App
 
+from vtop.servers.status import ServerState, ServerStatus
+from vtop.telemetry.hub import Hub
+
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 NAME = "real"
-CLIENT_OVERHEAD_S = 0.05
-"""How much later than the server's own clock the client may see the first token, on two busy cores: HTTP, SSE and the
-scheduling of both processes. On an idle machine it is a few milliseconds."""
+CLIENT_OVERHEAD_S = 0.5
+"""How much later than the server's own clock the client may see the first token: a few milliseconds on an idle machine,
+60 on two cores that three other programs want. What the client adds of itself is for the benchmarks to say; this only
+holds that both clocks measure the same thing."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,9 @@ def server(vtop: Vtop, real_env: Path) -> Iterator[dict[str, Any]]:
         "speculative.prompt_lookup_min": "1",
         "speculative.prompt_lookup_max": "2",
     }
-    words = tiny_settings(real_env, prefix_caching="true", **speculation)
+    # Each answer then says how many of its prompt tokens were cached, and what became of its drafts.
+    telling = {"args.enable-prompt-tokens-details": "true", "args.per-request-spec-decode-metrics": "summary"}
+    words = tiny_settings(real_env, prefix_caching="true", **speculation, **telling)
     starter = vtop.popen("start", "cpu-small", "--name", NAME, "--wait", *words)
     end = time.monotonic() + 60
     while time.monotonic() < end and starter.poll() is None:
@@ -111,6 +120,70 @@ def test_speculation_and_prefix_cache_are_the_counters_own_quotients(vtop: Vtop,
     assert result["server"]["acceptance"] == pytest.approx(
         grown("spec_decode_num_accepted_tokens") / grown("spec_decode_num_draft_tokens")
     )
+
+
+def ask(url: str, number: int) -> dict[str, Any]:
+    """One chat request; its prompt shares its beginning with those of two thirds of the others.
+
+    What the model surely says next repeats itself, and guesses come true; what it draws at random does not.
+    """
+    beginning = "Here is a long story about a fox and a hound. " * 25 if number % 3 else f"Number {number}: "
+    question = {"role": "user", "content": f"{beginning}What happens in chapter {number % 5}, and {number}?"}
+    body = {"model": "tiny", "messages": [question], "max_tokens": 12 + number % 7}
+    body |= {"temperature": number % 2, "seed": number}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def test_the_readings_are_what_a_client_counted_for_itself(server: dict[str, Any]) -> None:
+    """Tokens, cache hits and drafts as every single answer told them, against the snapshot over the same window."""
+    status = ServerStatus("real", server["url"], ServerState.READY)
+    hub = Hub(server_statuses=lambda: [status], window_s=1e6)
+    await hub.tick(60)
+    with ThreadPoolExecutor(4) as clients:
+        answers = list(clients.map(lambda number: ask(server["url"], number), range(30)))
+    usages = [answer["usage"] for answer in answers]
+    drafts = [answer["metrics"]["speculative_decoding"] for answer in answers]
+
+    def said(rows: list[dict[str, Any]], key: str) -> int:
+        return int(sum(row[key] for row in rows))
+
+    prompts, outputs = said(usages, "prompt_tokens"), said(usages, "completion_tokens")
+    cached = said([usage["prompt_tokens_details"] for usage in usages], "cached_tokens")
+    steps, drafted = said(drafts, "num_spec_steps"), said(drafts, "num_draft_tokens")
+    accepted = said(drafts, "num_accepted_draft_tokens")
+    assert cached > 0
+    assert 0 < accepted < drafted
+
+    engine, end = None, time.monotonic() + 30
+    while time.monotonic() < end:
+        # The server counts an answer a moment after it has sent it.
+        await hub.tick(60)
+        engine = hub.snapshot().servers[0].engine
+        if engine is not None and sum(engine.finished_by_reason.values()) == len(answers):
+            break
+        await asyncio.sleep(0.2)
+    await hub.close()
+    assert engine is not None
+    window_s = engine.window_s
+    assert sum(engine.finished_by_reason.values()) == len(answers)
+    assert engine.generation_tokens_per_s == pytest.approx(outputs / window_s, rel=1e-9)
+    assert engine.prompt_tokens_per_s == pytest.approx(prompts / window_s, rel=1e-9)
+    assert engine.prefix_hit_rate == pytest.approx(cached / prompts, rel=1e-9)
+    assert engine.prompt_cached_share == pytest.approx(cached / prompts, rel=1e-9)
+    assert engine.prompt_computed_share == pytest.approx(1 - cached / prompts, rel=1e-9)
+    for latency in (engine.ttft, engine.e2e, engine.queue, engine.prefill):
+        assert latency is not None
+        assert latency.count == len(answers)
+    speculation = engine.speculation
+    assert speculation is not None
+    assert speculation.acceptance == pytest.approx(accepted / drafted, rel=1e-9)
+    assert speculation.mean_length == pytest.approx(1 + accepted / steps, rel=1e-9)
+    assert speculation.drafted_tokens_per_s == pytest.approx(drafted / window_s, rel=1e-9)
+    assert speculation.wasted_tokens_per_s == pytest.approx((drafted - accepted) / window_s, rel=1e-9)
+    longer = [sum(sum(draft["acceptance_histogram"][place:]) for draft in drafts) for place in (1, 2, 3)]
+    assert speculation.per_position == pytest.approx([count / steps for count in longer], rel=1e-9)
 
 
 def test_attach_by_url(vtop: Vtop, server: dict[str, Any], tmp_path: Path) -> None:
