@@ -13,9 +13,10 @@ from ui.fake_service import NOW, engine, failed, gpu, ready, snapshot, wave
 from ui.looks import LOG, app_for, comparison, settle, warming
 from vtop.telemetry.snapshot import GpuStatus
 from vtop.ui.charts.bars import bar, history_row
-from vtop.ui.charts.binning import binned, nice_top
+from vtop.ui.charts.binning import Bin, binned, nice_top
 from vtop.ui.charts.braille import area, resample
 from vtop.ui.charts.plotext_chart import ChartSpec, trace
+from vtop.ui.charts.plotext_chart import draw as draw_chart
 from vtop.ui.charts.series import Chart, history_spec
 from vtop.ui.glyphs import ASCII, UNICODE, plain
 from vtop.ui.ink import Line, cut_words, field, pack, printable, wrap
@@ -377,3 +378,12 @@ def test_why_there_is_no_gpu_is_cut_between_words() -> None:
     assert row.text.rstrip().endswith(" …")
     assert row.text.rstrip(" …").strip() in message
     assert " ".join(line.text.strip() for line in gpu_panel(without, 80, 2, UNICODE)) == message
+
+
+def test_a_chart_is_as_wide_as_it_is_asked_to_be() -> None:
+    """Also where no terminal can be asked for its size: in a browser, in a test."""
+    line = trace([[Bin(float(x), 5.0, 5.0) for x in range(200)]], "ttft")
+    spec = ChartSpec(230, 60, (line,), 0.0, 199.0, 10.0, ((0.0, "0"), (199.0, "now")), ((0.0, "0"), (10.0, "10")))
+    rows = draw_chart(spec, UNICODE)
+    assert any(len(row.text.rstrip()) > 220 for row in rows)
+    assert rows[-1].text.strip() and "now" in rows[-1].text

@@ -24,7 +24,7 @@ SCREENS: dict[str, tuple[str, tuple[str, ...]]] = {
     "dashboard-sixteen-gpus": ("sixteen", ()),
     "dashboard-hostile-names": ("hostile", ()),
     "dashboard-large": ("one", ("b",)),
-    "chart-maximised": ("one", ("2", "2")),
+    "chart-maximised": ("one", ("1",)),
     "start": ("presets", ("s",)),
     "start-refused": ("presets", ("s", "end", "up")),
     "load-warming": ("load-warming", ("l",)),

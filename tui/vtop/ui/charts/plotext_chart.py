@@ -65,6 +65,8 @@ def draw(spec: ChartSpec, glyphs: Glyphs) -> list[Line]:
         import plotext
 
         plotext.clear_figure()
+        # Else it draws no more than the terminal that it finds; in a browser there is none, and 80 cells it is.
+        plotext.limit_size(False, False)
         plotext.plotsize(spec.width, spec.height)
         plotext.canvas_color("default")
         plotext.axes_color("default")

@@ -69,7 +69,7 @@ def progress_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list
     now = next((step for step in progress.steps if step.state in STATES), None)
     if now is not None and progress.state == "running":
         # The list of runs may be below the edge of the screen.
-        rows.append(Line(" now ", "dim").join(_step(now, 24, width - 5, glyphs)))
+        rows.append(Line(" now ", "dim").join(_step(now, min(24, len(now.preset)), width - 5, glyphs)))
     if progress.message:
         rows += [Line(" ").join(text) for text in wrap(progress.message, width - 2, "warn")][:2]
     return rows
