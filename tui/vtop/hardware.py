@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 MIB = 2**20
 
@@ -265,6 +266,7 @@ _FORMS = frozenset({"sxm", "pcie", "nvl"})
 """Words that tell boards of one model number apart."""
 
 
+@lru_cache(maxsize=256)
 def _words(name: str) -> frozenset[str]:
     """The telling words of a name, one spelling each: sizes as `80gb`, `SXM5` as `sxm`, `rtx4090ti` as `4090`, `ti`."""
     text = re.sub(r"\b(\d+)\s*(?:GB|GiB|G)\b", r"\1gb", name, flags=re.IGNORECASE)
@@ -279,6 +281,7 @@ def _is_detail(word: str) -> bool:
     return word in _FORMS or word.endswith("gb")
 
 
+@lru_cache(maxsize=256)  # asked with every reading of a GPU and every look at a server
 def find_card(name: str) -> Card | None:
     """A card by a loose name: `RTX 4090`, `4090`, `h100`, `NVIDIA H100 80GB HBM3`, `NVIDIA A100-SXM4-40GB`.
 
