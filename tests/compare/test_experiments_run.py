@@ -60,9 +60,10 @@ def test_an_experiment_runs_both_loads_and_says_what_its_tables_say(vtop: Vtop, 
 
 def test_with_repeats_there_are_intervals_and_a_table_for_people(vtop: Vtop) -> None:
     done = vtop("experiment", "prefix-caching", "--sim", "--repeats", "2", *FAST)
-    tables = done.out.split("CONFIGURATION")[1:]
+    tables = done.out.split("X FIRST")[1:]
     assert len(tables) == 2
     for table in tables:
+        assert "J/TOKEN  KV CAPACITY" in table
         assert "\nbaseline " in table and "\nprefix-caching " in table
         assert table.count("SIMULATED: With the workload") == 1
     assert "simulated time ran 20 times as fast" in done.out

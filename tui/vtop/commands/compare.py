@@ -43,6 +43,34 @@ _HEADING = (
 )
 
 
+_MORE_HEADING = (
+    "CONFIGURATION",
+    "PREDICTED",
+    "TTFT P95",
+    "TPOT P95",
+    "E2E MEAN",
+    "E2E P95",
+    "J/TOKEN",
+    "KV CAPACITY",
+    "WEIGHTS",
+    "GPUS",
+    "RUNS",
+)
+
+
+def _more_cells(row: CompareRow) -> tuple[str, ...]:
+    return (
+        row.preset,
+        units.DASH if row.predicted_ratio is None else f"{row.predicted_ratio:.2f}x",
+        *map(units.duration, (row.ttft_p95_s, row.tpot_p95_s, row.e2e_mean_s, row.e2e_p95_s)),
+        units.significant(row.joules_per_token),
+        units.DASH if row.kv_capacity_tokens is None else f"{units.count(row.kv_capacity_tokens)} tokens",
+        units.gib(row.weights_bytes),
+        units.count(row.gpus),
+        str(row.runs),
+    )
+
+
 def _interval(row: CompareRow) -> str:
     if row.ratio_low is None or row.ratio_high is None:
         return units.DASH
@@ -93,17 +121,18 @@ def _said_of(row: CompareRow, rows: Sequence[CompareRow]) -> list[str]:
     if beside is not None and row.beside_ratio is not None:
         latencies = _against(row, beside, row.beside_ttft_verdict, row.beside_tpot_verdict)
         said.append(f"against {beside.preset}: {row.beside_ratio:.2f}x, {row.beside_verdict}; {latencies}")
-    if row.predicted_ratio is not None:
-        words = f"predicted by bytes and FLOPs: {row.predicted_ratio:.2f}x of {first.preset}"
-        if row.beside_predicted_ratio is not None:
-            words += f", {row.beside_predicted_ratio:.2f}x of {row.beside}"
-        said.append(words)
+    if row.beside_predicted_ratio is not None:
+        said.append(f"predicted by bytes and FLOPs: {row.beside_predicted_ratio:.2f}x of {row.beside}")
     return [*said, *row.notes]
 
 
 def comparison_table(rows: Sequence[CompareRow]) -> str:
-    """The table for a terminal, with each row's notes under it."""
-    lines = [table([_cells(row) for row in rows], _HEADING, right=(1, 2, 3, 4, 5, 6, 7, 8, 9))]
+    """The table for a terminal in two halves, with each row's notes under it."""
+    lines = [
+        table([_cells(row) for row in rows], _HEADING, right=range(1, 10)),
+        "",
+        table([_more_cells(row) for row in rows], _MORE_HEADING, right=range(1, 11)),
+    ]
     for row in rows:
         if said := _said_of(row, rows):
             lines.append(row.preset)
