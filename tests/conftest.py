@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples each time, and no limit for one of them: neither chance nor a busy machine decides what passes.
+settings.register_profile("vtop", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("vtop")
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,8 @@ def quantile(share: float, bounds: Sequence[float], cumulative: Sequence[float])
         if upto >= rank and upto > before:
             if math.isinf(edge):
                 return Quantile(None, low, None)
-            return Quantile(low + (edge - low) * max(0.0, rank - before) / (upto - before), low, edge)
+            value = low + (edge - low) * max(0.0, rank - before) / (upto - before)
+            return Quantile(min(value, edge), low, edge)  # rounding must not carry it out of its bucket
         low, before = edge, max(before, upto)
     return None
 
