@@ -53,7 +53,12 @@ def _add_watch(parser: argparse.ArgumentParser, nested: bool = False) -> None:
     parser.add_argument(
         "--url", action="append", default=urls, metavar="URL", help="also watch this server (repeatable)"
     )
-    parser.add_argument("--api-key", metavar="REF", help="key of those servers: env:NAME or file:PATH")
+    parser.add_argument(
+        "--api-key",
+        action="append",
+        metavar="REF",
+        help="key of those servers: env:NAME or file:PATH; once for all, or once for each --url in their order",
+    )
     parser.add_argument("--ca-file", metavar="PEM", help="certificate authority for https servers")
     parser.add_argument("--dcgm-url", metavar="URL", help="an existing dcgm-exporter, for measured DRAM bandwidth")
     parser.add_argument("--peak-gbs", type=_positive(float), metavar="GB/S", help="peak DRAM bandwidth, if unknown")

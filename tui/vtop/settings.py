@@ -27,6 +27,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Draw without braille and block characters."""
     urls: list[str] = []
     """Servers to watch always."""
+    api_keys: dict[str, str] = {}
+    """Address of one of them -> where its key is: `env:NAME` or `file:PATH`."""
     dcgm_url: str | None = None
     """An existing dcgm-exporter, for measured DRAM bandwidth."""
     peak_gbs: Positive | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from vtop.contract import ChatEvent
 from vtop.late_httpx import httpx
+from vtop.service.watching import client_certificates
 
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 """A model that thinks for a minute without a word is reported, not waited for."""
@@ -24,7 +25,13 @@ def _delta_text(payload: dict[str, Any]) -> str:
 
 
 async def stream_chat(
-    url: str, model: str, prompt: str, *, api_key: str | None = None, max_tokens: int = 512
+    url: str,
+    model: str,
+    prompt: str,
+    *,
+    api_key: str | None = None,
+    ca_file: str | None = None,
+    max_tokens: int = 512,
 ) -> AsyncIterator[ChatEvent]:
     """Sends one chat completion and yields its text as it comes, then one event with `done`.
 
@@ -33,6 +40,7 @@ async def stream_chat(
         model: served model name.
         prompt: what the user says.
         api_key: the key itself (resolved), or None.
+        ca_file: the certificate authority of an https server; None: those that the system trusts.
         max_tokens: a bound on the answer.
     """
     body = {
@@ -43,13 +51,14 @@ async def stream_chat(
         "stream_options": {"include_usage": True},
     }
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    verify = True if ca_file is None else client_certificates((url,), ca_file)
     start = time.perf_counter()
     first = last = None
     usage: dict[str, Any] = {}
     error = ""
     try:
         async with (
-            httpx.AsyncClient(timeout=TIMEOUT) as client,
+            httpx.AsyncClient(timeout=TIMEOUT, verify=verify) as client,
             client.stream("POST", f"{url.rstrip('/')}/v1/chat/completions", json=body, headers=headers) as response,
         ):
             if response.status_code != httpx.codes.OK:

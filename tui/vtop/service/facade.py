@@ -87,10 +87,6 @@ class VtopService:
         self._recorder: Recorder | None = None
         self._commands: dict[str, tuple[LaunchCommand, ...]] = {}
 
-    def _key_of(self, status: ServerStatus) -> str | None:
-        access = access_to(self.options, self.supervisor)(status)
-        return access.api_key if access is not None else None
-
     def _access(self, url: str) -> ServerAccess | None:
         for status in self._watch.statuses():
             if status.url.rstrip("/") == url.rstrip("/"):
@@ -309,19 +305,27 @@ class VtopService:
             VtopError: the server is not ready, or nobody knows it.
         """
         if request.server is None:
-            return replace(request, simulated=self._is_simulated(request.url))
+            return self._with_access(replace(request, simulated=self._is_simulated(request.url)))
         status = self.known(request.server)
         if status.state not in {ServerState.READY, ServerState.DEGRADED, ServerState.FOREIGN}:
             raise VtopError(f"{status.name} is {status.state.value}, not ready", "Wait until it is, or start it.")
         if is_answered_by_another(status.message):
             raise VtopError(f"{status.name}: {status.message}", "Its numbers would be somebody else's. Stop it first.")
-        return replace(
-            request,
-            url=request.url or status.url,
-            model=request.model or status.model or "",
-            simulated=status.simulated,
-            api_key=request.api_key or self._key_of(status),
+        return self._with_access(
+            replace(
+                request,
+                url=request.url or status.url,
+                model=request.model or status.model or "",
+                simulated=status.simulated,
+            )
         )
+
+    def _with_access(self, request: LoadRequest) -> LoadRequest:
+        """With the key and the certificate authority of its server, where the request has none of its own."""
+        access = self._access(request.url)
+        if access is None:
+            return request
+        return replace(request, api_key=request.api_key or access.api_key, ca_file=request.ca_file or access.ca_file)
 
     def _is_simulated(self, url: str) -> bool:
         return any(s.simulated for s in self._watch.statuses() if s.url.rstrip("/") == url.rstrip("/"))
@@ -480,8 +484,10 @@ class VtopService:
         status = self.known(name)
         from vtop.service.chatting import stream_chat
 
-        key = secrets.resolve(self._key_of(status))
-        stream = stream_chat(status.url, status.model or "", prompt, api_key=key)
+        access = self._access(status.url)
+        key = secrets.resolve(access.api_key) if access is not None else None
+        ca_file = access.ca_file if access is not None else None
+        stream = stream_chat(status.url, status.model or "", prompt, api_key=key, ca_file=ca_file)
         async for event in stream:
             yield event
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,8 +12,8 @@ class ServiceOptions:
 
     urls: tuple[str, ...] = ()
     """Servers to watch besides those found."""
-    api_key: str | None = None
-    """A reference, `env:NAME` or `file:PATH`, for those servers."""
+    api_keys: Mapping[str, str] = field(default_factory=dict)
+    """Address without a slash at its end -> where its key is: `env:NAME` or `file:PATH`."""
     ca_file: str | None = None
     dcgm_url: str | None = None
     peak_bytes_per_s: float | None = None

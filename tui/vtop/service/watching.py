@@ -57,12 +57,11 @@ class Watch:
         if not (self._options.urls or self._options.discover):
             return
         self._client = httpx.AsyncClient(verify=client_certificates(self._options.urls, self._options.ca_file))
-        key = secrets.resolve(self._options.api_key)
         self._discovery = Discovery(
             self._client,
             self._options.urls,
             processes=self._options.discover,
-            keys={url.rstrip("/"): key for url in self._options.urls},
+            keys={url: _key_or_none(reference) for url, reference in self._options.api_keys.items()},
         )
         await self._look()
         self._task = asyncio.create_task(self._keep_looking())
@@ -131,6 +130,14 @@ class Watch:
             reason = f"{NOT_VERIFIED}: it may use any of {len(there)} GPUs of {status.host}"
             return replace(status, gpu_reason=reason)
         return replace(status, gpu_uuids=(there[0].uuid,), gpu_reason="the only GPU there")
+
+
+def _key_or_none(reference: str) -> str | None:
+    """A key that is not here keeps nobody from watching the rest: that server itself says that it needs one."""
+    try:
+        return secrets.resolve(reference)
+    except UsageError:
+        return None
 
 
 def client_certificates(urls: Sequence[str], ca_file: str | None) -> ssl.SSLContext | bool:
@@ -249,7 +256,7 @@ def access_to(options: ServiceOptions, supervisor: Supervisor) -> Callable[[Serv
             return ServerAccess(reference) if reference else None
         # The key goes only where the user sent it, never to a server that was merely found.
         if any(status.url.rstrip("/") == url.rstrip("/") for url in options.urls):
-            return ServerAccess(options.api_key, options.ca_file)
+            return ServerAccess(options.api_keys.get(status.url.rstrip("/")), options.ca_file)
         return None
 
     return access
