@@ -18,7 +18,7 @@ from vtop.results.comparison import CompareProgress, CompareRequest, Configurati
 from vtop.servers.status import StopReport
 from vtop.service.measuring import COMPARISON, Claim
 from vtop.service.picturing import picture_of
-from vtop.service.predicting import floor_times, speculation_step_cost
+from vtop.service.predicting import check_load, floor_times, speculation_step_cost
 
 if TYPE_CHECKING:
     from vtop.service.facade import VtopService
@@ -52,9 +52,14 @@ class Comparisons:
         )
 
     def _check(self, request: CompareRequest) -> None:
-        """Names and overrides are checked before anything is started."""
+        """Names, overrides, load and card are checked before anything is started."""
         for preset in request.presets:
             self._service.launcher.preset(preset, request.overrides)
+        check_load(request)
+        if (request.simulated or self._service.simulated) and request.gpu:
+            from vtop.sim.machine import find_machine_card
+
+            find_machine_card(request.gpu)
 
     async def plan(self, request: CompareRequest) -> CompareProgress:
         """The steps and their time."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from vtop.errors import VtopError
+from vtop.errors import UsageError, VtopError
 from vtop.hardware import Card
-from vtop.load.workload import WORKLOADS
+from vtop.load.progress import LoadRequest
+from vtop.load.workload import WORKLOADS, find_workload, resolve
 from vtop.presets import ServerSpec
 from vtop.results.comparison import CompareRequest, FloorTimes
 from vtop.roofline import decode_cost, prefill_cost, speculation_gain, step_time
@@ -27,6 +28,30 @@ def _load_of(request: CompareRequest) -> tuple[int, float, int, int]:
         prompt = sized if workload.equal_lengths else SENTENCE
     answer = request.max_tokens or answer
     return request.concurrency or batch, prompt + answer / 2, prompt, answer
+
+
+def check_load(request: CompareRequest) -> None:
+    """Whether the load of a comparison is one that every configuration can be given alike.
+
+    Raises:
+        UsageError: there is no such workload, its values make no test, or it is not one load but a search.
+    """
+    name = request.workload or "chat"
+    workload = find_workload(name)
+    if workload.ladder or workload.rate_share is not None or name == "file":
+        raise UsageError(
+            f"a comparison cannot use the workload {name!r}",
+            "It needs one load that is the same for all: chat, prefix, decode, long, repeat or random.",
+        )
+    resolve(
+        LoadRequest(
+            workload=name,
+            requests=request.requests,
+            concurrency=request.concurrency,
+            max_tokens=request.max_tokens,
+            warmup=request.warmup,
+        )
+    )
 
 
 def floor_times(spec: ServerSpec, card: Card | None, request: CompareRequest) -> FloorTimes | None:
