@@ -19,7 +19,7 @@ from vtop.ui.charts.plotext_chart import ChartSpec, trace
 from vtop.ui.charts.plotext_chart import draw as draw_chart
 from vtop.ui.charts.series import Chart, history_spec
 from vtop.ui.glyphs import ASCII, UNICODE, plain
-from vtop.ui.ink import Line, cut_words, field, pack, printable, wrap
+from vtop.ui.ink import Line, cut_start, cut_words, field, pack, printable, wrap
 from vtop.ui.layout import plan
 from vtop.ui.panels.gpus import gpu_panel, gpu_row
 from vtop.ui.panels.header import header
@@ -387,3 +387,19 @@ def test_a_chart_is_as_wide_as_it_is_asked_to_be() -> None:
     rows = draw_chart(spec, UNICODE)
     assert any(len(row.text.rstrip()) > 220 for row in rows)
     assert rows[-1].text.strip() and "now" in rows[-1].text
+
+
+@given(st.text(max_size=60), st.integers(0, 30))
+def test_a_name_that_is_cut_keeps_its_end(text: str, width: int) -> None:
+    shown = cut_start(text, width)
+    assert cell_len(shown) <= width
+    if shown.startswith("…") and not text.startswith("…"):
+        assert text.endswith(shown[1:])
+
+
+def test_servers_of_a_comparison_are_told_apart_by_their_presets() -> None:
+    names = ("20270115-090000-compare-baseline", "20270115-090000-compare-fp8")
+    made = snapshot(*(ready(name) for name in names))
+    rows, _ = server_rows(made, None, 80, 4, UNICODE)
+    assert "…ompare-baseline" in rows[0].text
+    assert "-compare-fp8" in rows[1].text

@@ -396,6 +396,9 @@ class VtopApp(App[int]):
 
     def report(self, error: BaseException, what: str) -> None:
         """Shows an error: its cause and its remedy, literally."""
+        if isinstance(error, NoMatches):
+            # An answer came for a screen that has been left meanwhile.
+            return
         if isinstance(error, VtopError):
             text = f"{error.what}\n{error.remedy}" if error.remedy else error.what
         else:

@@ -49,6 +49,16 @@ def cut(text: str, width: int, ellipsis: str = "…") -> str:
     return set_cell_size(text, width - cell_len(ellipsis)).rstrip() + ellipsis
 
 
+def cut_start(text: str, width: int, ellipsis: str = "…") -> str:
+    """A name of at most `width` cells that keeps its end: there stands what tells names made by a program apart."""
+    if cell_len(text) <= width:
+        return text
+    kept = text
+    while kept and cell_len(kept) > width - cell_len(ellipsis):
+        kept = kept[1:]
+    return ellipsis + kept if kept else set_cell_size(text, max(0, width))
+
+
 def cut_words(text: str, width: int, ellipsis: str = "…") -> str:
     """A sentence of at most `width` cells, ended after a whole word, so that a number in it is whole or absent."""
     if cell_len(text) <= width:

@@ -7,7 +7,7 @@ from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import ServerView, Snapshot
 from vtop.ui.charts.bars import bar
 from vtop.ui.glyphs import Glyphs, state_mark
-from vtop.ui.ink import Field, Line, cut, cut_words, field, pack, spread
+from vtop.ui.ink import Field, Line, cut, cut_start, cut_words, field, pack, spread
 from vtop.ui.words import server_is_stale, stale_text, state_word, uptime
 
 NAME_CELLS = 16
@@ -70,7 +70,7 @@ def _row(view: ServerView, snapshot: Snapshot, width: int, glyphs: Glyphs, name_
     status = view.status
     mark, role = state_mark(glyphs, status.state)
     left = Line(glyphs.cursor if chosen else " ", "key").add(mark + " ", role)
-    name = cut(status.name, name_width, glyphs.ellipsis)
+    name = cut_start(status.name, name_width, glyphs.ellipsis)
     left.add(name, "strong").add(" " * (name_width - Line(name).width + 1))
     if status.state is ServerState.STARTING and status.progress is not None:
         return _starting(view, left, width, glyphs)

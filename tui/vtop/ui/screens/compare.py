@@ -12,6 +12,7 @@ from vtop import units
 from vtop.contract import CompareProgress, CompareRequest
 from vtop.errors import VtopError
 from vtop.presets import Preset
+from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.canvas import Canvas
 from vtop.ui.form import Choice, number_or_own
@@ -155,6 +156,7 @@ class CompareScreen(Page):
     def _plan_rows(self, width: int, height: int) -> list[Line]:
         """Always in sight, however long the list above is."""
         role = "strong"
+        warnings: list[str] = []
         if len(self._picked) < 2:
             missing = "two presets or more" if not self._picked else "one more preset at least"
             text, role = f"Pick {missing} with space; then enter starts the comparison.", "dim"
@@ -164,12 +166,19 @@ class CompareScreen(Page):
             text, role = "Working out how long it takes ...", "dim"
         else:
             runs = len(self._picked) * self._field("+repeats")
-            time_text = units.elapsed(self._plan.expected_s) if self._plan.expected_s else "an unknown time"
-            load = f"{self._field('+workload')} load"
-            text = f"{runs} runs under the {load}, about {time_text}: start, warm up, load, stop each. enter starts."
-            text += "  " + "  ".join("! " + warning for warning in self._plan.warnings)
-        rows = [Line(" ").join(line) for line in wrap(text.strip(), max(10, width - 2), role)]
+            time = f"about {units.elapsed(self._plan.expected_s)}" if self._plan.expected_s else "time not known yet"
+            text = f"{runs} runs under the {self._field('+workload')} load, {time}. enter starts."
+            warnings = [*self._plan.warnings, *self._sharing()]
+        rows = [Line(" ").join(line) for line in wrap(text, max(10, width - 2), role)]
+        for warning in warnings:
+            rows += [Line(" ").join(line) for line in wrap("! " + warning, max(10, width - 2), "warn", "  ")]
         return [Line(self.glyphs.horizontal * width, "frame"), *rows][:height]
+
+    def _sharing(self) -> list[str]:
+        """A server that runs meanwhile takes memory and time of the same GPU."""
+        up = (ServerState.READY, ServerState.STARTING, ServerState.DEGRADED)
+        names = [view.status.name for view in self.vtop.snapshot.servers if view.status.state in up]
+        return [f"{', '.join(names)} would run beside it; x on the dashboard stops one"] if names else []
 
     def _field(self, key: str) -> Any:
         return next(choice.value for choice in self._fields if choice.key == key)

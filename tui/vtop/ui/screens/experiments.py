@@ -102,7 +102,10 @@ class ExperimentsScreen(Page):
         def draw(width: int, height: int) -> list[Line]:
             rows = detail_rows(experiment, trial, width - 2)
             if len(rows) > height - 2:
-                rows = [row for row in rows if row.spans]
+                # The frame's title says the first row already.
+                rows = [row for row in rows[1:] if row.spans]
+            if len(rows) > height - 2 > 0:
+                rows[height - 3] = rows[height - 3].fit(width - 4).add(glyphs.ellipsis, "dim")
             return framed(rows, width, height, glyphs, Line(experiment.name, "title"))
 
         self.query_one("#detail", Canvas).show(draw)

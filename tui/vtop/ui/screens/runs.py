@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 
@@ -14,6 +15,9 @@ from vtop.ui.ink import Line, cut
 from vtop.ui.listing import Picker
 from vtop.ui.page import Page
 from vtop.ui.words import ago
+
+TITLE_CELLS = 20
+"""A headline gives way, from its end, until this much of the title can be read."""
 
 
 class RunsScreen(Page):
@@ -77,6 +81,10 @@ class RunsScreen(Page):
 
     def _row(self, run: RunSummary, now_wall_s: float) -> Callable[[int], Line]:
         glyphs = self.glyphs
+        service = self.vtop.service
+        under_way = [(service.load_progress(), self.vtop.load_running()),
+                     (service.compare_progress(), self.vtop.compare_running())]  # fmt: skip
+        going_on = [progress.run_id for progress, running in under_way if progress is not None and running]
 
         def draw(width: int) -> Line:
             line = Line(glyphs.cursor if self._chosen() == run.run_id else " ", "key")
@@ -85,9 +93,12 @@ class RunsScreen(Page):
             if run.simulated:
                 line.add("SIM ", "badge").add(" ")
             if not run.complete:
-                line.add("CUT ", "warn")
+                line.add("NOW " if run.run_id in going_on else "CUT ", "warn")
             room = width - line.width - 2
-            headline = Line(run.headline, "strong")
+            parts = run.headline.split(" · ")
+            while len(parts) > 1 and room - cell_len(" · ".join(parts)) - 2 < min(TITLE_CELLS, cell_len(run.title)):
+                parts.pop()
+            headline = Line(" · ".join(parts), "strong")
             title = max(0, room - headline.width - 2)
             if title >= 8:
                 line.add(f"{cut(run.title, title, glyphs.ellipsis):<{title}}  ")

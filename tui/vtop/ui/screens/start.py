@@ -168,7 +168,8 @@ class StartScreen(Page):
         return bool(self._chosen())
 
     def _chosen(self) -> str:
-        return self.query_one("#list", Picker).chosen
+        # None after the screen was left, while its plan is still being worked out.
+        return next((picker.chosen for picker in self.query("#list").results(Picker)), "")
 
     def pulse(self) -> object:
         """Another preset, or its plan has come."""
