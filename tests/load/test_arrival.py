@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtop.errors import UsageError
-from vtop.load.arrival import gamma_offsets, slot_starts
+from vtop.load.arrival import expected_count, gamma_offsets, slot_starts
 
 
 @given(st.floats(0.1, 500), st.integers(2, 200), st.floats(0.2, 20), st.integers())
@@ -51,3 +51,17 @@ def test_impossible_arrivals_are_refused(rate: float, burstiness: float) -> None
 def test_streams_of_a_closed_loop_start_at_once_or_over_a_ramp() -> None:
     assert slot_starts(3) == [0.0, 0.0, 0.0]
     assert slot_starts(4, 2.0) == [0.0, 0.5, 1.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("rate", "duration_s", "ramp_s", "count"),
+    [(5.0, 20.0, 0.0, 100), (5.0, 20.0, 10.0, 75), (4.0, 10.0, 20.0, 10), (0.01, 1.0, 0.0, 1)],
+)
+def test_a_timed_test_brings_what_its_rate_says(rate: float, duration_s: float, ramp_s: float, count: int) -> None:
+    """Whatever the chance of the arrivals, and all of them within the time."""
+    assert expected_count(rate, duration_s, ramp_s) == count
+    for seed in range(20):
+        rng = random.Random(seed)
+        offsets = list(gamma_offsets(rate, rng, burstiness=0.5, count=count, ramp_s=ramp_s))
+        assert len(offsets) == count
+        assert offsets[-1] <= duration_s

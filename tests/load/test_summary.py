@@ -98,7 +98,7 @@ def test_steps_of_a_ladder_are_rows() -> None:
         tpot_p95_s=0.02,
     )
     (row,) = [line for line in summary_lines(result(steps=(step,))) if line.startswith("  4 ")]
-    assert row.split() == ["4", "400", "2.00", "200", "ms", "20.0", "ms"]
+    assert row.split() == ["4", "400", "2.00", "200", "ms", "10.0", "ms", "20.0", "ms", "#" * 20]
 
 
 def test_the_progress_line_fits_its_width() -> None:

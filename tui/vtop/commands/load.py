@@ -16,7 +16,7 @@ from vtop.errors import UsageError, VtopError
 from vtop.late_httpx import httpx
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult, Percentiles
 from vtop.load.shapes import changed, load_shapes
-from vtop.load.summary import progress_line, summary_text
+from vtop.load.summary import STEP_HEADING, progress_line, step_row, summary_text
 from vtop.servers.status import ServerState
 from vtop.service import VtopService
 
@@ -107,13 +107,22 @@ def result_to_json(result: LoadResult) -> dict[str, object]:
 
 
 class _Bar:
-    """A line that redraws itself on a terminal, and is silent elsewhere."""
+    """A line that redraws itself on a terminal, and is silent elsewhere; finished steps stay above it."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._state = ""
+        self._steps = 0
 
     def show(self, progress: LoadProgress) -> None:
+        if self._steps < len(progress.steps):
+            self.clear()
+            if not self._steps:
+                note(STEP_HEADING)
+            for step in progress.steps[self._steps :]:
+                held = "" if step.holds is None else "  holds" if step.holds else f"  {step.why}"
+                note(step_row(step) + held)
+            self._steps = len(progress.steps)
         if self._live:
             sys.stderr.write("\r\x1b[2K" + progress_line(progress))
             sys.stderr.flush()

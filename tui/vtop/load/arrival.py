@@ -40,6 +40,17 @@ def gamma_offsets(
     return (_ramped(offset, ramp_s) for offset in steady) if ramp_s > 0 else steady
 
 
+def expected_count(rate: float, duration_s: float, ramp_s: float = 0.0) -> int:
+    """How many requests a rate brings in a time, at least one.
+
+    A timed test sends exactly so many: by chance a Poisson process of 5 a second brings 80 to 120 in 20 s, and two runs
+    at the same rate would not be the same load.
+    """
+    ramp_s = min(ramp_s, 1e9)
+    mean = rate * (duration_s - ramp_s / 2) if duration_s >= ramp_s else rate * duration_s**2 / (2 * ramp_s)
+    return max(1, round(mean))
+
+
 def _steady(rate: float, rng: random.Random, burstiness: float, count: int | None) -> Iterator[float]:
     def gap() -> float:
         return 1.0 / rate if math.isinf(burstiness) else rng.gammavariate(burstiness, 1.0 / (rate * burstiness))

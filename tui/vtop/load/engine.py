@@ -246,10 +246,11 @@ class Stage:
         if shape.burst:
             return arrival.burst_offsets(shape.requests or 1)
         assert shape.rate is not None
+        count = shape.requests
+        if count is None and shape.duration_s is not None:
+            count = arrival.expected_count(shape.rate, shape.duration_s, shape.ramp_s)
         rng = random.Random(shape.seed + 1)
-        return arrival.gamma_offsets(
-            shape.rate, rng, burstiness=shape.burstiness, count=shape.requests, ramp_s=shape.ramp_s
-        )
+        return arrival.gamma_offsets(shape.rate, rng, burstiness=shape.burstiness, count=count, ramp_s=shape.ramp_s)
 
     def _begin(self, at: float) -> None:
         self.started_s = at

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vtop import units
-from vtop.load.progress import LoadProgress, LoadResult, Percentiles
+from vtop.load.progress import LoadProgress, LoadResult, LoadStep, Percentiles
 from vtop.load.stats import too_few
 
 _BAR = 24
+_STEP_BAR = 20
 
 
 def summary_lines(result: LoadResult) -> list[str]:
@@ -39,6 +40,9 @@ def _lines(result: LoadResult) -> Iterator[str]:
     load += f", {cap}{request.concurrency} at once" if request.concurrency else ""
     load += f", {result.asked_rate:.3g}/s asked, {result.achieved_rate or 0:.3g}/s sent" if result.asked_rate else ""
     yield _row("Requests", load + (f", {result.failed} failed" if result.failed else ""))
+    if result.request.warmup is not None:
+        words = f"{result.request.warmup} requests before the clock, with other prompts, not counted"
+        yield _row("Warm-up", words if result.request.warmup else "none")
     yield _row("Total time", _seconds(result.duration_s))
     steady = result.steady_tokens_per_s
     output = units.rate(result.output_tokens_per_s, "tokens/s", 4)
@@ -85,14 +89,24 @@ def _steps(result: LoadResult) -> Iterator[str]:
     if not result.steps:
         return
     yield ""
-    yield f"  {'at once / rate':<20}{'tok/s':>10}{'req/s':>10}{'TTFT p95':>10}{'TPOT p95':>10}  "
+    yield f"  {STEP_HEADING}"
+    top = max((step.output_tokens_per_s or 0.0 for step in result.steps), default=0.0)
     for step in result.steps:
-        name = f"{step.rate:.3g}/s" if step.rate is not None else str(step.concurrency)
-        output = units.significant(step.output_tokens_per_s)
-        yield (
-            f"  {name:<20}{output:>10}{units.significant(step.requests_per_s):>10}"
-            f"{units.duration(step.ttft_p95_s):>10}{units.duration(step.tpot_p95_s):>10}  {step.why}".rstrip()
-        )
+        share = (step.output_tokens_per_s or 0.0) / top if top > 0 else 0.0
+        yield f"  {step_row(step)}  {'#' * round(_STEP_BAR * share):<{_STEP_BAR}} {step.why}".rstrip()
+
+
+STEP_HEADING = f"{'at once / rate':<16}{'tok/s':>8}{'req/s':>8}{'TTFT p95':>10}{'TPOT p50':>10}{'TPOT p95':>10}"
+"""Over rows of `step_row`."""
+
+
+def step_row(step: LoadStep) -> str:
+    """A finished step of a ladder or a search."""
+    name = f"{units.significant(step.rate)}/s" if step.rate is not None else str(step.concurrency)
+    return (
+        f"{name:<16}{units.significant(step.output_tokens_per_s):>8}{units.significant(step.requests_per_s):>8}"
+        f"{units.duration(step.ttft_p95_s):>10}{units.duration(step.tpot_p50_s):>10}{units.duration(step.tpot_p95_s):>10}"
+    )
 
 
 def _client_and_server(result: LoadResult) -> Iterator[str]:

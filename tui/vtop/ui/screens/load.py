@@ -18,6 +18,7 @@ from vtop.ui.frame import framed
 from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Field, Line, field, pack, spread, wrap
 from vtop.ui.page import Page
+from vtop.ui.panels.load_steps import step_lines, steps_spec, steps_title
 from vtop.ui.words import latency_mean
 
 AXIS_CELLS = 7
@@ -124,7 +125,7 @@ def client_rows(progress: LoadProgress, server: ServerView | None, width: int) -
 def chart_specs(
     progress: LoadProgress, width: int, height: int
 ) -> tuple[ChartSpec | None, ChartSpec | None, ChartSpec | None]:
-    """TTFT and TPOT of every finished request, and the output, over the test's own time."""
+    """TTFT and TPOT of every finished request, and the output, over the test's own time; of a ladder its steps."""
     if width < 16 or height < 4:
         return (None, None, None)
     span = _span(progress)
@@ -132,10 +133,16 @@ def chart_specs(
     tpot = [(p.at_s, p.tpot_s * 1000) for p in progress.points if p.ok and p.tpot_s is not None]
     milliseconds: Callable[[float], str] = lambda v: f"{units.significant(v, 3)} ms".rjust(AXIS_CELLS)  # noqa: E731
     slo_ttft, slo_tpot = progress.request.slo_ttft_s, progress.request.slo_tpot_s
+    steady = progress.steady_tokens_per_s
+    third = (
+        steps_spec(progress, width, height)
+        if progress.steps
+        else _line(progress.output_points, steady, span, width, height)
+    )
     return (
         _dots(ttft, progress.ttft.p50, slo_ttft, span, width, height, "ttft", milliseconds),
         _dots(tpot, progress.tpot.p50, slo_tpot, span, width, height, "tpot", milliseconds),
-        _line(progress.output_points, progress.steady_tokens_per_s, span, width, height),
+        third,
     )
 
 
@@ -256,12 +263,16 @@ class LoadScreen(Page):
                 Line("dashes: steady", "dim"),
             ],
         ]
+        if progress.steps:
+            # Of several stages the last one's output is a detail; how they compare is what was asked for.
+            numbers[2] = [steps_title(progress), *step_lines(progress.steps, max(1, height // 3 - 1))]
         if height >= 15 and width >= 90:
             return self._three(progress, width, height, numbers, glyphs)
         rows = [Line(" ").join(lines[0]) for lines in numbers]
-        rows[2].add("   steady ", "dim").add(units.rate(progress.steady_tokens_per_s, "tok/s"))
+        if not progress.steps:
+            rows[2].add("   steady ", "dim").add(units.rate(progress.steady_tokens_per_s, "tok/s"))
         rows[chosen] = Line(glyphs.cursor, "key").join(numbers[chosen][0])
-        if chosen == 2:
+        if chosen == 2 and not progress.steps:
             rows[2].add("   steady ", "dim").add(units.rate(progress.steady_tokens_per_s, "tok/s"))
         spec = chart_specs(progress, width, height - 3)[chosen]
         if spec is not None:
