@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -82,6 +83,14 @@ def test_a_difference_that_may_be_real_says_how_many_rounds_would_show_it() -> N
     assert "if the 5.1 % more that was seen is real, 1 more round would show it" in row.notes
     same = against(base, configuration("b", *[a_run(600 + d, round=n) for n, d in ((1, -6), (2, 6), (3, 1))]))
     assert not any("is real" in note for note in same.notes)
+
+
+@pytest.mark.parametrize(("stalled", "bound"), [(450, r"\d\d %"), (60, r"[\d,.]+x")])
+def test_an_interval_that_says_nothing_says_so_in_a_number_that_can_be_read(stalled: float, bound: str) -> None:
+    base = configuration("a", *[a_run(600, round=n) for n in (1, 2, 3)])
+    other = configuration("b", a_run(600, round=1), a_run(stalled, round=2), a_run(606, round=3))
+    verdict = against(base, other).verdict
+    assert re.fullmatch(rf"no difference seen \(could be up to {bound}\)", verdict), verdict
 
 
 def test_a_difference_too_small_to_matter_is_no_difference_however_steady_the_runs() -> None:

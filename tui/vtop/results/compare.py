@@ -18,7 +18,7 @@ from vtop.results.comparison import CompareRow
 from vtop.results.explanation import PREDICTION_WORDS, explain
 from vtop.results.intervals import noise_of, paired_ratio, rounds_to_settle
 from vtop.results.speculation import Guessing, guessing
-from vtop.units import percent_of_100
+from vtop.units import percent_of_100, significant
 
 FASTER, SLOWER, FIRST_ROW = "faster", "slower", "first row"
 IF_REAL_WORDS = "if the "
@@ -235,8 +235,14 @@ def _verdict(interval: _Ratio, reasons: Sequence[str], first: bool, *, higher_is
         return FASTER if higher_is_better else SLOWER
     if interval.high < 1 and interval.ratio <= 1 - SMALLEST_DIFFERENCE:
         return SLOWER if higher_is_better else FASTER
-    most = max(abs(interval.low - 1), abs(interval.high - 1)) * 100
-    return f"no difference seen (could be up to {percent_of_100(most)})"
+    return f"no difference seen (could be up to {_far_end(interval.low, interval.high)})"
+
+
+def _far_end(low: float, high: float) -> str:
+    """The larger of the differences that an interval allows; as a factor where percent would only confuse."""
+    if max(high, 1 / low) > 4:
+        return f"{significant(max(high, 1 / low))}x"
+    return percent_of_100(max(1 - low, high - 1) * 100)
 
 
 def _ratio(base: Configuration, own: Configuration, value: Value) -> _Ratio:
