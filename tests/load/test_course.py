@@ -115,6 +115,21 @@ async def test_a_stopped_ladder_is_marked_as_cut_and_keeps_its_finished_steps(mo
     assert result.completed > 0
 
 
+async def test_the_workload_hash_tells_files_apart_by_their_content(mock_server: StartMock, tmp_path: Path) -> None:
+    server = mock_server(*FAST)
+
+    async def hash_of(folder: str, texts: list[str]) -> str:
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "prompts.jsonl"
+        file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts), encoding="utf-8")
+        result = await run(server, workload="file", file=str(file), concurrency=2, warmup=0)
+        return str(result.fingerprint["workload_hash"])
+
+    first = await hash_of("a", ["one", "two"])
+    assert await hash_of("b", ["one", "two"]) == first
+    assert await hash_of("c", ["one", "three"]) != first
+
+
 class Stages:
     """Pretends to run stages: a server that holds any rate up to a limit."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,11 @@ def open_file(shape: Shape) -> tuple[Shape, list[Prompt]]:
         concurrency=None if trace else shape.concurrency,
     )
     return settled, kept
+
+
+def digest_of(path: str) -> str:
+    """Tells whether two tests had the same file, wherever it lay."""
+    return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()[:16]
 
 
 def read_prompts(path: Path, shape: Shape) -> list[Prompt]:

@@ -79,6 +79,7 @@ class Worker:
         self._points: list[_Point] = []
         self._steps: list[LoadStep] = []
         self._phase = ""
+        self._file_digest = ""
         self._notes: list[str] = []
 
     # Commands
@@ -136,6 +137,7 @@ class Worker:
         file_prompts: list[Prompt] | None = None
         if request.file:
             shape, file_prompts = files.open_file(shape)
+            self._file_digest = files.digest_of(request.file)
         course = self._course = Course(request, shape, self._stage, self._add_step)
         course.check()
         preflight.ensure_files(shape.streams)
@@ -306,7 +308,7 @@ class Worker:
             "vllm_version": facts.version,
             "max_model_len": facts.max_model_len,
             "seed": shape.seed,
-            "workload_hash": _shape_hash(shape, facts.model),
+            "workload_hash": _shape_hash(shape, facts.model, self._file_digest),
             **(context.get("fingerprint") or {}),
         }
         result = outcome.result_of(
@@ -338,11 +340,11 @@ class Worker:
             return {}
 
 
-def _shape_hash(shape: Shape, model: str) -> str:
-    """Equal for tests that ask the same of a server, whatever their prompts."""
+def _shape_hash(shape: Shape, model: str, file_digest: str) -> str:
+    """Equal for tests that ask the same of a server: one shape, and of a file the same content, wherever it lies."""
     import hashlib
 
-    fields = msgspec.to_builtins(replace(shape, seed=0, skip=0))
+    fields = msgspec.to_builtins(replace(shape, seed=0, skip=0, file=file_digest))
     return hashlib.sha256(msgspec.json.encode([model, sorted(fields.items())])).hexdigest()[:16]
 
 
