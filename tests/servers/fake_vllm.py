@@ -90,16 +90,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.path == "/first-prompt":
             self.reply(200, self.server.first_prompt.encode())
-        elif self.path == "/stream":
+        elif self.path.startswith("/stream"):
+            chunks = int(self.path.partition("?")[2] or 10**9)
             self.server.streams += 1
             self.send_response(200)
             self.end_headers()
             try:
-                while True:
+                for _ in range(chunks):
                     self.wfile.write(b"data: {}\n\n")
                     self.wfile.flush()
                     time.sleep(0.05)
+                self.wfile.write(b"data: [DONE]\n\n")
             except OSError:
+                pass
+            finally:
+                self.close_connection = True
                 self.server.streams -= 1
 
     def do_POST(self) -> None:
@@ -136,6 +141,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=["", "normal", "stubborn"], default="normal")
     parser.add_argument("--worker", action="store_true")
     parser.add_argument("--forward", action="append", default=[])
+    parser.add_argument("--drain", type=float, default=0.0, help="seconds that running streams get after a SIGTERM")
     parser.add_argument("--chatty", action="store_true")
     parser.add_argument("--flood", type=int, default=0, help="bytes of log a second")
     parser.add_argument(
@@ -196,6 +202,9 @@ def main() -> None:
             os._exit(0)
         stopping.wait(0.05)
     say("API server: shutdown triggered")
+    end = time.monotonic() + options.drain
+    while server.streams and time.monotonic() < end:
+        time.sleep(0.05)
     if engine is not None:
         engine.terminate() if options.engine == "normal" else None
         engine.wait(2) if options.engine == "normal" else None

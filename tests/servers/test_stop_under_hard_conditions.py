@@ -50,6 +50,31 @@ async def test_a_streaming_client_does_not_keep_the_api_process(supervisor: Supe
     assert port_is_free("127.0.0.1", launch.port)
 
 
+async def test_running_requests_get_the_time_that_the_server_gives_them(supervisor: Supervisor) -> None:
+    """With a shutdown timeout a stop waits for the answers that are under way, and kills nothing."""
+    await supervisor.start("one", "baseline", [fake("--drain", "30", shutdown_timeout_s=30.0)])
+    ready = await supervisor.wait_ready("one", 30)
+    async with httpx.AsyncClient(trust_env=False) as client, client.stream("GET", f"{ready.url}/stream?40") as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        stop = asyncio.create_task(supervisor.stop("one"))
+        rest = [line async for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    report = await stop
+    assert report.stopped, report
+    assert not any("SIGKILL" in step for step in report.steps), report.steps
+
+
+async def test_a_client_that_streams_beyond_the_drain_is_cut(supervisor: Supervisor) -> None:
+    await supervisor.start("one", "baseline", [fake("--drain", "1", shutdown_timeout_s=1.0)])
+    ready = await supervisor.wait_ready("one", 30)
+    async with httpx.AsyncClient(trust_env=False) as client, client.stream("GET", f"{ready.url}/stream"):
+        report = await supervisor.stop("one")
+    assert report.stopped, report
+    assert any("waits for a client" in step for step in report.steps), report.steps
+    assert all(gone(pid) for pid in ready.pids)
+
+
 async def test_own_streams_are_closed_before_the_signal(supervisor: Supervisor) -> None:
     """With vtop's own streams closed first the server goes by itself, without a SIGKILL."""
     await supervisor.start("one", "baseline", [fake()])
