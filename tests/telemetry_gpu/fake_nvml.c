@@ -414,7 +414,7 @@ API int nvmlDeviceGetFieldValues(Device *device, int count, Field *fields) {
     const char *type = look(device, key);
     snprintf(key, sizeof key, "field.%u", fields[i].field);
     const char *value = look(device, key);
-    fields[i].ret = failing ? atoi(failing) : value ? OK : NOT_SUPPORTED;
+    fields[i].ret = failing && atoi(failing) ? atoi(failing) : value ? OK : NOT_SUPPORTED;
     if (fields[i].ret) continue;
     fields[i].type = type ? (unsigned)atoi(type) : strchr(value, '.') ? 0 : 3;
     if (fields[i].type == 0) fields[i].value.d = strtod(value, NULL);
@@ -491,7 +491,7 @@ API int nvmlGpmMetricsGet(GpmMetrics *out) {
     snprintf(key, sizeof key, "gpm.%u", metric->id);
     if (newer->gi != ~0U) snprintf(of_instance, sizeof of_instance, "gi%u.%s", newer->gi, key);
     const char *value = look(newer->device, of_instance[0] ? of_instance : key);
-    metric->ret = failing ? atoi(failing) : value ? OK : NOT_SUPPORTED;
+    metric->ret = failing && atoi(failing) ? atoi(failing) : value ? OK : NOT_SUPPORTED;
     metric->value = metric->ret || too_close ? NAN : strtod(value, NULL);
     metric->short_name = metric->long_name = metric->unit = NULL;
   }

@@ -42,6 +42,7 @@ _GATED = (
     "power_limit_w",
     "energy_j",
     "temperature_c",
+    "memory_temperature_c",
     "sm_clock_mhz",
     "memory_clock_mhz",
     "memory_clock_max_mhz",
@@ -49,6 +50,9 @@ _GATED = (
     "fan_percent",
 )
 """Readings that are None without a reason of their own only where a gate held the driver's answer back."""
+
+
+_NO_GPM = "needs GPM: Hopper or newer, or GeForce from the 50 series"
 
 
 @dataclass(slots=True)
@@ -197,9 +201,14 @@ class Device:
             missing["processes"] = self._process_note
         missing.pop("fields", None)
         bandwidth = self._bandwidth(reading, values, missing)
-        if not self.gpm_live():
-            for name in ("sm_percent", "sm_occupancy_percent", "tensor_percent"):
-                missing[name] = "needs GPM: Hopper or newer, or GeForce from the 50 series"
+        activity = {
+            "sm_percent": gpm_percent(values, gpm.SM_UTIL),
+            "sm_occupancy_percent": gpm_percent(values, gpm.SM_OCCUPANCY),
+            "tensor_percent": gpm_percent(values, gpm.ANY_TENSOR),
+        }
+        for name, percent in activity.items():
+            if percent is None:
+                missing[name] = _silent(values) if self.gpm_live() else _NO_GPM
         pcie_rx = self._rate("pcie_rx_bytes_per_s", mib_per_s(values, gpm.PCIE_RX, _MAX_PCIE_BYTES_PER_S), missing)
         pcie_tx = self._rate("pcie_tx_bytes_per_s", mib_per_s(values, gpm.PCIE_TX, _MAX_PCIE_BYTES_PER_S), missing)
         if reading.unified_memory:
@@ -213,9 +222,9 @@ class Device:
         return replace(
             reading,
             bandwidth=bandwidth,
-            sm_percent=gpm_percent(values, gpm.SM_UTIL),
-            sm_occupancy_percent=gpm_percent(values, gpm.SM_OCCUPANCY),
-            tensor_percent=gpm_percent(values, gpm.ANY_TENSOR),
+            sm_percent=activity["sm_percent"],
+            sm_occupancy_percent=activity["sm_occupancy_percent"],
+            tensor_percent=activity["tensor_percent"],
             pcie_rx_bytes_per_s=pcie_rx,
             pcie_tx_bytes_per_s=pcie_tx,
             nvlink_rx_bytes_per_s=self._rate("nvlink_rx_bytes_per_s", nvlink_rx, missing),
@@ -243,7 +252,7 @@ class Device:
                 missing["bandwidth"] = missing.get("mem_busy_percent", "not reported")
             return Bandwidth("busy", reading.mem_busy_percent, None, peak_bytes, peak_source)
         if percent is None:
-            missing["bandwidth"] = "needs two samples"
+            missing["bandwidth"] = _silent(values)
         bytes_per_s: float | None = None
         if peak_bytes is None:
             missing["bandwidth_bytes_per_s"] = "the peak of this GPU is not known"
@@ -359,6 +368,11 @@ class Device:
         self._seldom.missing = {name: calls.missing[name] for name in kept if name in calls.missing}
         for name in (*kept, "bus_width", "mig_mode"):
             calls.missing.pop(name, None)
+
+
+def _silent(values: dict[int, float]) -> str:
+    """Why a figure of GPM is absent although GPM works."""
+    return "no usable figure from the GPU's counters" if values else "needs two samples"
 
 
 def _text(value: Any) -> str:

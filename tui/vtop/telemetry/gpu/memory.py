@@ -9,13 +9,15 @@ from typing import Any
 
 import psutil
 
-from vtop.telemetry.gpu.nvml_calls import U64_SENTINEL, Calls
+from vtop.telemetry.gpu.nvml_calls import Calls
 
 SystemMemory = Callable[[], tuple[int, int]]
 """Total and available bytes of the system."""
 
 _SHARES_MEMORY = re.compile(r"GB10|Thor|Orin|Xavier|Tegra")
 """Chips whose GPU has no memory of its own. A GH200 or GB200 has."""
+_MOST_BYTES = 2**44
+"""More than any GPU has; drivers write "not available" as still more."""
 _WHOLE_SYSTEM = 0.9
 """Such a chip's driver refuses, says 0, or says about all of the system's memory, by its version."""
 
@@ -49,7 +51,7 @@ def read_memory(calls: Calls, handle: Any, name: str, system: SystemMemory) -> M
     )
     if answer is None:
         answer = calls.ask("memory_used_bytes", "nvmlDeviceGetMemoryInfo", handle, key="memory v1")
-    total = None if answer is None or answer.total in (0, U64_SENTINEL) else int(answer.total)
+    total = None if answer is None or not 0 < answer.total <= _MOST_BYTES else int(answer.total)
     if _SHARES_MEMORY.search(name):
         system_total, available = system()
         refused = "permission" not in calls.missing.get("memory_used_bytes", "")
@@ -57,7 +59,9 @@ def read_memory(calls: Calls, handle: Any, name: str, system: SystemMemory) -> M
             calls.missing.pop("memory_used_bytes", None)
             return MemoryReading(max(0, system_total - available), system_total, True)
     if total is None or answer is None:
-        calls.missing.setdefault("memory_used_bytes", "the driver says 0 in total")
+        said = None if answer is None else int(answer.total)
+        reason = "the driver says 0 in total" if said == 0 else "implausible answer from the driver"
+        calls.missing["memory_total_bytes"] = calls.missing.setdefault("memory_used_bytes", reason)
         return MemoryReading(None, None)
     used = int(answer.used)
     if used > total:
