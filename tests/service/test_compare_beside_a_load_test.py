@@ -7,7 +7,6 @@ import pytest
 from vtop.contract import CompareRequest
 from vtop.errors import VtopError
 from vtop.load.progress import LoadRequest
-from vtop.load.runner import LoadRunner
 from vtop.service import ServiceOptions, VtopService
 from vtop.service.comparing import Comparisons
 
@@ -17,7 +16,7 @@ async def test_no_comparison_begins_while_a_load_test_runs(monkeypatch: pytest.M
     service = VtopService(ServiceOptions(simulated=True, discover=False))
     await service.open()
     try:
-        monkeypatch.setattr(LoadRunner, "running", True)
+        monkeypatch.setattr(VtopService, "load_running", True)
         with pytest.raises(VtopError, match="a load test is running"):
             await service.start_compare(CompareRequest(presets=("sequential", "baseline"), simulated=True))
         assert service.compare_progress() is None

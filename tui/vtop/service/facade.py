@@ -22,9 +22,6 @@ from vtop.contract import (
 )
 from vtop.errors import UsageError, VtopError
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
-from vtop.load.runner import LoadRunner
-from vtop.load.shapes import load_shapes
-from vtop.load.workload import WORKLOADS
 from vtop.presets import Preset
 from vtop.results import store
 from vtop.servers.discovery import address_of
@@ -49,13 +46,14 @@ from vtop.service.remembering import (
 )
 from vtop.service.watching import Watch, access_to, make_hub
 from vtop.service.windows import LoadWindows
-from vtop.telemetry.recording import Recorder
 from vtop.telemetry.scrape import ServerAccess
 from vtop.telemetry.snapshot import Snapshot
 from vtop.vllm.launch import LaunchCommand
 
 if TYPE_CHECKING:
+    from vtop.load.runner import LoadRunner
     from vtop.service.comparing import Comparisons
+    from vtop.telemetry.recording import Recorder
 
 CLOSE_WITHIN_S = 0.3
 """Quitting never waits longer, whatever hangs."""
@@ -77,8 +75,7 @@ class VtopService:
         judge = Judge(self.load_progress)
         self.hub = make_hub(self.options, self._clock, self._watch, self.supervisor, judge)
         self._windows = LoadWindows(self._clock, self._access, self.hub.joules)
-        self._loads = LoadRunner(clock=self._clock, server_window=self._windows.read)
-        self._windows.record_into(self._loads)
+        self._runner: LoadRunner | None = None
         self._comparisons: Comparisons | None = None
         self.measurements = Measurements(clock=self._clock)
         self._claim_of_load: asyncio.Task[None] | None = None
@@ -112,6 +109,8 @@ class VtopService:
         await self.hub.open()
         self._unsubscribe = self.hub.subscribe(self._windows.take)
         if self.options.record:
+            from vtop.telemetry.recording import Recorder
+
             self._recorder = Recorder(self.options.record, self._clock)
             self.hub.subscribe(self._recorder.write)
 
@@ -121,7 +120,7 @@ class VtopService:
             self._unsubscribe()
         parts = (
             *([self._comparisons.close()] if self._comparisons is not None else []),
-            self._loads.close(),
+            *([self._runner.close()] if self._runner is not None else []),
             self._windows.close(),
             self.hub.close(),
             self._watch.close(),
@@ -281,8 +280,8 @@ class VtopService:
 
     async def _release(self, name: str) -> None:
         """Before a server is stopped vtop's own streams to it end: an open stream makes vLLM's stop hang."""
-        progress = self._loads.progress()
-        if progress is not None and self._loads.running and progress.request.server == name:
+        progress = self.load_progress()
+        if progress is not None and self.load_running and progress.request.server == name:
             await self._loads.stop()
             with contextlib.suppress(VtopError, TimeoutError):
                 async with asyncio.timeout(6.0):
@@ -290,12 +289,26 @@ class VtopService:
 
     # Load tests
 
+    @property
+    def _loads(self) -> LoadRunner:
+        if self._runner is None:
+            # As with comparisons: a session that only watches carries no load generator.
+            from vtop.load.runner import LoadRunner
+
+            self._runner = LoadRunner(clock=self._clock, server_window=self._windows.read)
+            self._windows.record_into(self._runner)
+        return self._runner
+
     def workloads(self) -> Sequence[WorkloadInfo]:
         """See `contract.Service`."""
+        from vtop.load.workload import WORKLOADS
+
         return [WorkloadInfo(name, w.title, w.summary) for name, w in WORKLOADS.items()]
 
     def load_shapes(self) -> Sequence[LoadShapeInfo]:
         """See `contract.Service`."""
+        from vtop.load.shapes import load_shapes
+
         return [LoadShapeInfo(s.name, s.title, s.summary, s.request()) for s in load_shapes().shapes.values()]
 
     def aim(self, request: LoadRequest) -> LoadRequest:
@@ -336,7 +349,7 @@ class VtopService:
         if self._comparisons is not None and self._comparisons.running:
             raise VtopError("a comparison is running", "Wait for its end, or stop it: both would measure each other.")
         aimed = self.aim(request)
-        claim = None if self._loads.running else await asyncio.to_thread(self._claim, aimed)
+        claim = None if self.load_running else await asyncio.to_thread(self._claim, aimed)
         try:
             run_id = await self.start_aimed_load(aimed)
         except BaseException:
@@ -389,16 +402,17 @@ class VtopService:
 
     def load_progress(self) -> LoadProgress | None:
         """See `contract.Service`."""
-        return self._loads.progress()
+        return self._runner.progress() if self._runner is not None else None
 
     @property
     def load_running(self) -> bool:
         """Whether a load test is running now."""
-        return self._loads.running
+        return self._runner is not None and self._runner.running
 
     async def stop_load(self) -> None:
         """See `contract.Service`."""
-        await self._loads.stop()
+        if self._runner is not None:
+            await self._runner.stop()
 
     async def wait_load(self) -> LoadResult:
         """The result of the running load test.

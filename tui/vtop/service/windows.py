@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vtop.clock import Clock
 from vtop.load.progress import LoadProgress, LoadRequest
-from vtop.load.runner import LoadRunner
 from vtop.servers.deployment import halves_of
 from vtop.servers.status import ServerStatus
 from vtop.telemetry.gpu.matching import gpus_of, gpus_there, process_label
 from vtop.telemetry.scrape import Poller, ServerAccess
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
 from vtop.vllm.reading import EngineReading, Latency
+
+if TYPE_CHECKING:
+    from vtop.load.runner import LoadRunner
 
 THERMAL = "thermal"
 """Part of the words of every throttle reason that has to do with heat."""
