@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import inspect
 import itertools
+import random
+import re
 import time
 from pathlib import Path
 
@@ -429,3 +432,62 @@ async def test_proxy_variables_are_not_consulted(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"version": 5}', b'{"version": "<b>"}', b"\xff"])
 def test_a_version_that_is_none_is_unknown(body: bytes) -> None:
     assert version_in(body) is None
+
+
+STATES = set(re.findall(r"`([a-z-]+)`", inspect.getsource(ScrapeStatus).partition("message")[0]))
+
+
+def any_answer(chance: random.Random) -> bytes:
+    """What a broken server, a proxy or another protocol may send."""
+    kind = chance.randrange(6)
+    if kind == 0:
+        return chance.randbytes(chance.randrange(400))
+    body = PAGE[: chance.choice([0, 1, 200, 20_000, len(PAGE)])]
+    if chance.random() < 0.5:
+        spoiled = bytearray(body)
+        for _ in range(chance.randrange(1, 30) if body else 0):
+            spoiled[chance.randrange(len(spoiled))] = chance.randrange(256)
+        body = bytes(spoiled)
+    status = chance.choice([200, 200, 200, 204, 206, 301, 307, 400, 401, 403, 404, 418, 429, 500, 501, 502, 503, 999])
+    headers = [b"HTTP/1.1 %d X" % status]
+    if kind != 1:
+        headers.append(b"content-length: %d" % (len(body) + chance.choice([0, 0, 0, -1, 50, 10**9])))
+    headers += chance.sample(
+        [
+            b"content-encoding: gzip",
+            b"content-encoding: br",
+            b"transfer-encoding: chunked",
+            b"content-type: text/html",
+            b"content-type: application/openmetrics-text",
+            b"location: http://[::1",
+            b"location: /metrics?x=1",
+            b"x: " + b"y" * 70_000,
+            b"\x00\xff: \x01",
+        ],
+        chance.randrange(3),
+    )
+    return b"\r\n".join(headers) + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_whatever_comes_back_the_poller_names_it_and_shows_no_figures_of_it(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def handle(asked: Asked, writer: Writer) -> None:
+        writer.write(any_answer(chance))
+        await writer.drain()
+        writer.close()
+
+    poller = await polled(handle, deadline_s=20)
+    status = poller.status()
+    assert status.state in STATES
+    assert status.state == "ok" or status.message
+    for engine in poller.engines:
+        assert status.state == "ok"
+        # A page with some spoilt bytes may still be whole; rates would need a second one.
+        assert engine.generation_tokens_per_s is None
+
+
+def test_the_states_are_read_from_their_documentation() -> None:
+    assert {"ok", "pending", "needs-key", "malformed", "redirect-refused"} <= STATES
+    assert len(STATES) == 13
