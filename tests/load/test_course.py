@@ -190,4 +190,4 @@ async def test_a_search_that_is_stopped_says_nothing_of_the_run_that_was_cut() -
     assert [step.holds for step in stages.steps] == [True, True]
     assert not measured.complete
     assert measured.shape.rate == 6.0
-    assert "6 requests/s held the limits" in course.notes[-1]
+    assert "6.00 requests/s held the limits" in course.notes[-1]

@@ -124,7 +124,7 @@ def test_waiting_in_the_client_is_measured_from_the_schedule() -> None:
     assert found.e2e_from_schedule.mean == pytest.approx(1.9)
     assert found.e2e_from_schedule.p99 == pytest.approx(3.272)
     assert found.achieved_rate == pytest.approx(2.0)
-    assert any("only 2 of 10 requests/s could be sent" in words for words in found.warnings)
+    assert any("only 2.00 of 10.0 requests/s could be sent" in words for words in found.warnings)
 
 
 def test_a_closed_loop_has_no_schedule() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from vtop import units
 from vtop.errors import UsageError, VtopError
 from vtop.load import outcome
 from vtop.load.ladder import Ladder
@@ -75,7 +76,9 @@ class Course:
         shape = self._shape
         if self._workload.rate_share is not None and shape.rate is None:
             rate = self._workload.rate_share * await self._probe()
-            return await self._stage(replace(shape, rate=rate, concurrency=None), f"{rate:.3g} requests/s")
+            return await self._stage(
+                replace(shape, rate=rate, concurrency=None), f"{units.significant(rate)} requests/s"
+            )
         return await self._stage(shape, "")
 
     async def _stage(self, shape: Shape, phase: str) -> Measured:
@@ -148,7 +151,7 @@ class Course:
             if rate is None:
                 break
             step = replace(shape, rate=rate, requests=None, duration_s=seconds, concurrency=None)
-            last = await self._stage(step, f"{rate:.3g} requests/s")
+            last = await self._stage(step, f"{units.significant(rate)} requests/s")
             if not last.complete:
                 break
             search.add(outcome.step_of(last, self._request))

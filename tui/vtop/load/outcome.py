@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from vtop import units
 from vtop.load import stats
 from vtop.load.floor import ClientFloor
 from vtop.load.progress import LoadRequest, LoadResult, LoadStep
@@ -81,7 +82,7 @@ def step_of(measured: Measured, request: LoadRequest) -> LoadStep:
     rate = measured.shape.rate
     achieved = send_rate(counted)
     if not why and rate is not None and achieved is not None and achieved < ACHIEVED_SHARE * rate:
-        why = f"only {achieved:.3g} of {rate:.3g} requests/s could be sent"
+        why = f"only {units.significant(achieved)} of {units.significant(rate)} requests/s could be sent"
     limits = any(limit is not None for limit in (request.slo_ttft_s, request.slo_tpot_s, request.slo_e2e_s))
     return LoadStep(
         concurrency=measured.shape.concurrency,
@@ -284,7 +285,7 @@ def _warnings(
     words += _length_warnings(shape, good)
     asked, achieved = result.asked_rate, result.achieved_rate
     if asked and achieved is not None and achieved < ACHIEVED_SHARE * asked:
-        words.append(f"only {achieved:.3g} of {asked:.3g} requests/s could be sent")
+        words.append(f"only {units.significant(achieved)} of {units.significant(asked)} requests/s could be sent")
     if result.e2e.n < stats.P95_NEEDS and good:
         words.append(f"{result.e2e.n} requests are too few for a P95 (72 are needed) and for a P99 (368)")
     if shape.workload == "demo" and shape.requests and shape.concurrency:

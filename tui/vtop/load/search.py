@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vtop import units
 from vtop.load.progress import LoadStep
 
 CLOSE_ENOUGH = 1.1
@@ -51,8 +52,9 @@ class RateSearch:
 
     def verdict(self) -> str:
         """The finding in one line."""
+        held, broke = units.significant(self.holds), units.significant(self.breaks)
         if self.holds is None:
-            return f"no rate down to {self.breaks:.3g}/s held the limits" if self.breaks else "nothing was tried"
+            return f"no rate down to {broke}/s held the limits" if self.breaks else "nothing was tried"
         if self.breaks is None:
-            return f"{self.holds:.3g} requests/s held the limits; no rate was found that breaks them"
-        return f"{self.holds:.3g} requests/s held the limits, {self.breaks:.3g}/s broke them"
+            return f"{held} requests/s held the limits; no rate was found that breaks them"
+        return f"{held} requests/s held the limits, {broke}/s broke them"

@@ -38,7 +38,11 @@ def _lines(result: LoadResult) -> Iterator[str]:
     load = f"{result.completed} of {result.requests} ok"
     cap = "at most " if result.asked_rate else ""
     load += f", {cap}{request.concurrency} at once" if request.concurrency else ""
-    load += f", {result.asked_rate:.3g}/s asked, {result.achieved_rate or 0:.3g}/s sent" if result.asked_rate else ""
+    load += (
+        f", {units.significant(result.asked_rate)}/s asked, {units.significant(result.achieved_rate)}/s sent"
+        if result.asked_rate
+        else ""
+    )
     yield _row("Requests", load + (f", {result.failed} failed" if result.failed else ""))
     if result.request.warmup is not None:
         words = f"{result.request.warmup} requests before the clock, with other prompts, not counted"

@@ -72,7 +72,12 @@ def _totals(result: LoadResult) -> Table:
         ("P95 latency", _marked(result.e2e, 95)),
     ]
     if result.asked_rate is not None:
-        rows.append(("rate", f"{result.asked_rate:.3g}/s asked, {result.achieved_rate or 0:.3g}/s sent"))
+        rows.append(
+            (
+                "rate",
+                f"{units.significant(result.asked_rate)}/s asked, {units.significant(result.achieved_rate)}/s sent",
+            )
+        )
     if result.goodput_per_s is not None:
         rows.append(("goodput", units.rate(result.goodput_per_s, "requests/s")))
     if result.client_overhead_s is not None:
