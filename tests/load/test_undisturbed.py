@@ -20,19 +20,21 @@ def test_no_garbage_is_collected_while_it_measures() -> None:
 
 
 def test_everything_is_as_before_after_an_error() -> None:
+    policy = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else None
     with pytest.raises(KeyError), undisturbed():
         raise KeyError
     assert gc.isenabled()
-    if hasattr(os, "sched_getscheduler"):
-        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    if policy is not None:
+        assert os.sched_getscheduler(0) == policy
 
 
 @LINUX
 def test_it_says_truly_whether_it_runs_first() -> None:
+    policy = os.sched_getscheduler(0)
     with undisturbed() as granted:
         running_first = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR
         assert granted == running_first
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert os.sched_getscheduler(0) == policy
 
 
 @LINUX
@@ -40,7 +42,7 @@ def test_a_child_does_not_inherit_it() -> None:
     with undisturbed():
         words = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]
         said = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert int(said.stdout) == os.SCHED_OTHER
+    assert int(said.stdout) != os.SCHED_RR
 
 
 @LINUX
@@ -51,7 +53,8 @@ def test_a_process_that_was_made_nice_stays_nice() -> None:
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     granted, policy, nice = said.stdout.split()
-    assert (granted, int(policy)) == ("False", os.SCHED_OTHER)
+    assert granted == "False"
+    assert int(policy) != os.SCHED_RR
     assert int(nice) >= 5
 
 

@@ -51,6 +51,17 @@ def test_a_vllm_bench_file_without_lists_has_what_it_says(tmp_path: Path) -> Non
     assert run.requests_per_s is None
 
 
+@pytest.mark.parametrize("joined", ["[{0}, {1}]", "{0}\n{1}\n"], ids=["a sweep's list", "appended lines"])
+def test_several_vllm_bench_results_in_one_file(tmp_path: Path, joined: str) -> None:
+    one = json.loads((DATA / "vllm-bench-0.32.json").read_text(encoding="utf-8"))
+    both = [json.dumps({**one, "max_concurrency": concurrency}) for concurrency in (3, 6)]
+    file = tmp_path / "summary.json"
+    file.write_text(joined.replace("{0}", both[0]).replace("{1}", both[1]), encoding="utf-8")
+    runs = [store.load_result(run_id, tmp_path) for run_id in import_file(file, tmp_path)]
+    assert [run.request.concurrency for run in runs] == [3, 6]
+    assert len({run.run_id for run in runs}) == 2
+
+
 def test_guidellms_inter_token_latency_is_our_tpot(tmp_path: Path) -> None:
     (run_id,) = import_file(DATA / "guidellm.json", tmp_path)
     run = store.load_result(run_id, tmp_path)
@@ -82,6 +93,8 @@ def test_aiperfs_inter_token_latency_is_our_tpot(tmp_path: Path) -> None:
         (b"", "is not JSON"),
         (b"[]", "no result of"),
         (b"{}", "no result of"),
+        (b"[3]", "no result of"),
+        (b'{"a": 1}\n{broken', "is not JSON"),
         (b'{"benchmarks": [{}]}', "not as its tool writes it"),
         (b'{"benchmarks": [{"metrics": 3}]}', "not as its tool writes it"),
         (b'{"total_output_tokens": 1, "duration": "x", "completed": 1}', "not as its tool writes it"),

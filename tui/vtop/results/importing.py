@@ -92,9 +92,28 @@ def read_results(raw: bytes, name: str) -> list[LoadResult]:
         UsageError: they are of no known tool.
     """
     try:
-        document = json.loads(raw)
+        documents = _documents(raw)
     except ValueError as error:
         raise UsageError(f"{name} is not JSON: {error}", "Give the JSON file that the tool saved.") from None
+    return [result for document in documents for result in _results_in(document, name)]
+
+
+def _documents(raw: bytes) -> list[Any]:
+    """What a file holds: one result, a list of them (`vllm bench sweep`), or one a line (`--append-result`).
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        document = json.loads(raw)
+    except json.JSONDecodeError as error:
+        if not error.msg.startswith("Extra data"):
+            raise
+        return [json.loads(line) for line in raw.splitlines() if line.strip()]
+    return document if isinstance(document, list) and document else [document]
+
+
+def _results_in(document: Any, name: str) -> list[LoadResult]:
     if isinstance(document, dict):
         try:
             if isinstance(document.get("benchmarks"), list):
