@@ -296,13 +296,13 @@ def test_bandwidth_from_two_sources_is_not_compared() -> None:
     assert any("bandwidth from different sources (busy, gpm)" in note for note in row.notes)
 
 
-def test_unsteady_simulated_runs_are_put_down_to_a_busy_machine() -> None:
-    values = (600.0, 420.0, 610.0)
-    for simulated in (True, False):
-        runs = [a_run(value, round=n, simulated=simulated) for n, value in enumerate(values, 1)]
-        (row,) = compare_rows([configuration("a", *runs)])
-        (note,) = [note for note in row.notes if "its own runs differ by 45 %" in note]
-        assert ("too busy to keep up with simulated time" in note) is simulated
+@pytest.mark.parametrize(("late_s", "refused"), [(0.0, False), (0.02, False), (0.9, True)])
+def test_a_simulated_run_that_this_machine_held_up_is_not_the_cards(late_s: float, refused: bool) -> None:
+    runs = [a_run(600, round=n, simulated=True, requests=16, duration_s=4.0) for n in (1, 2)]
+    held = replace(runs[1], server={**runs[1].server, "simulation_late_s": late_s})
+    row = against(configuration("a", *runs), configuration("b", runs[0], held))
+    said = "not comparable: this machine held the simulated server up for 22 % of round 2"
+    assert (row.verdict == said) is refused
 
 
 def test_a_cut_run_is_left_out_and_said() -> None:

@@ -139,8 +139,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         presets=("baseline", "awq"),
         shows_off=Trial(workload="decode", why="long answers read the weights at each token", simulated_requests=16),
         does_not_help=Trial(
-            heading=LEAST,
-            workload="long", why="long prompts are bound by arithmetic", simulated_requests=8, simulated_tokens=8
+            heading="Pays least",
+            workload="long",
+            why="long prompts are bound by arithmetic",
+            simulated_requests=8,
+            simulated_tokens=8,
         ),
         watch="Weights, KV capacity and the TPOT floor, and TPOT coming down to the new floor.",
     ),

@@ -21,6 +21,9 @@ say nothing about earlier runs."""
 SHARING_WORKLOADS = frozenset({"prefix", "file"})
 """Workloads whose prompts share text within one run."""
 UNSTEADY = 0.10
+SIMULATION_LATE_S = "simulation_late_s"
+"""In `LoadResult.server`: time by which this machine held a simulated server up during the run."""
+MOST_SIMULATION_LATE = 0.05
 CAPACITY_SHARE = 0.8
 """Of the tokens/s that the load generator was measured to read."""
 
@@ -87,16 +90,18 @@ def findings_alone(own: Configuration) -> Findings:
         hits = prefix_hits(run)
         if hits is not None and hits > _cold_hits(run) and run.request.workload not in SHARING_WORKLOADS:
             found.reasons.append(f"warm prefix cache: {percent(hits)} of the prompt tokens were hits in round {number}")
+        late_s = run.server.get(SIMULATION_LATE_S)
+        if late_s and run.duration_s and late_s > MOST_SIMULATION_LATE * run.duration_s:
+            found.reasons.append(
+                f"this machine held the simulated server up for {percent(late_s / run.duration_s)} of round {number}"
+            )
         if strangers := run.gpu.get("other_processes"):
             found.reasons.append(f"another process was on the GPU in round {number}: {_words(strangers)}")
     if own.facts.prefix_caching and own.counted and all(prefix_hits(run) is None for run in own.counted.values()):
         found.notes.append("prefix cache hits unknown: a warm cache would not be seen")
     values = [run.output_tokens_per_s for run in own.counted.values() if run.output_tokens_per_s]
     if len(values) > 1 and max(values) / min(values) - 1 > UNSTEADY:
-        said = f"its own runs differ by {percent(max(values) / min(values) - 1)}"
-        if all(run.simulated for run in own.counted.values()):
-            said += ": this machine was too busy to keep up with simulated time"
-        found.notes.append(said)
+        found.notes.append(f"its own runs differ by {percent(max(values) / min(values) - 1)}")
     return found
 
 

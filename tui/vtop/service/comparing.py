@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import httpx
 
 from vtop.compare.record import last_times_s, load_record
 from vtop.compare.runner import CompareRunner
@@ -14,6 +17,7 @@ from vtop.hardware import Card, find_card
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
 from vtop.presets import ServerSpec
 from vtop.results import store
+from vtop.results.comparability import SIMULATION_LATE_S
 from vtop.results.comparison import CompareProgress, CompareRequest, ConfigurationFacts
 from vtop.servers.status import StopReport
 from vtop.service.measuring import COMPARISON, Claim
@@ -167,9 +171,14 @@ class Comparisons:
 
     async def _load(self, request: LoadRequest, follow: Callable[[LoadProgress], None]) -> LoadResult:
         unfollow = self._service.follow_load(follow)
+        aimed = self._service.aim(request)
+        late_before_s = await simulation_late_s(aimed.url) if aimed.simulated else None
         try:
-            await self._service.start_aimed_load(self._service.aim(request))
-            return await self._service.wait_load()
+            await self._service.start_aimed_load(aimed)
+            result = await self._service.wait_load()
+            if late_before_s is None or (late_s := await simulation_late_s(aimed.url)) is None:
+                return result
+            return replace(result, server={**result.server, SIMULATION_LATE_S: late_s - late_before_s})
         except asyncio.CancelledError:
             await self._service.stop_load()
             raise
@@ -204,6 +213,16 @@ class Comparisons:
         if request.simulated or self._service.simulated:
             return find_card(request.gpu or self._service.options.gpu)
         return self._service.launcher.card()
+
+
+async def simulation_late_s(url: str) -> float | None:
+    """Time by which the host has held a simulated server up so far; None where that is not said."""
+    try:
+        async with httpx.AsyncClient(timeout=2.0) as client:
+            page = (await client.get(f"{url.rstrip('/')}/vtop/sim/gpu")).json()
+        return max(float(engine["late_s"]) for engine in page["engines"])
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None
 
 
 async def _release_after(runner: CompareRunner, claim: Claim) -> None:
