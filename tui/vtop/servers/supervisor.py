@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from vtop import paths
 from vtop.clock import Clock, SystemClock
@@ -30,7 +31,6 @@ from vtop.servers.registry import Registry
 from vtop.servers.state_files import StateFolder, StateProblem, check_name
 from vtop.servers.status import Diagnosis, ServerState, ServerStatus, StopReport
 from vtop.servers.stopping import StopPatience, TreeStopper
-from vtop.vllm.diagnosis import diagnose as diagnose_log
 from vtop.vllm.launch import LaunchCommand
 
 SYNC_EVERY_S = 1.0
@@ -40,6 +40,13 @@ _LAUNCHER_SETTLE_S = 1.0
 """A broken `vllm` command dies within so long; one that lives on is left to the watch."""
 _CALLBACK_S = 2.0
 _CLOSE_S = 0.25
+
+
+def diagnose_log(*words: Any, **more: Any) -> Diagnosis:
+    """`vllm.diagnosis.diagnose`, imported with the first server that died: most sessions see none."""
+    from vtop.vllm.diagnosis import diagnose
+
+    return diagnose(*words, **more)
 
 
 class Supervisor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vtop import units
 from vtop.contract import LaunchPlan
@@ -16,8 +17,10 @@ from vtop.servers.ports import port_is_free, port_owner
 from vtop.service.options import ServiceOptions
 from vtop.telemetry.gpu.matching import free_gpus, shortage
 from vtop.telemetry.gpu.source import GpuFrame
-from vtop.vllm.install import Installation, find_installation
 from vtop.vllm.launch import LaunchCommand
+
+if TYPE_CHECKING:
+    from vtop.vllm.install import Installation
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class Launcher:
             return Launch(preset, made, None, notes)
         installation = None
         if preset.server.command is None:
+            from vtop.vllm.install import find_installation
+
             installation = find_installation(preset.server, vllm or self._options.vllm)
         indices, uuids, chosen = self._gpus(preset, installation)
         from vtop.vllm.dialect import commands as vllm_commands

@@ -21,7 +21,6 @@ from vtop.servers.status import ServerState, ServerStatus
 from vtop.servers.supervisor import Supervisor
 from vtop.service.judging import Judge
 from vtop.service.options import ServiceOptions
-from vtop.telemetry.gpu.dcgm import DcgmExporter, DcgmOverlay
 from vtop.telemetry.gpu.estimating import EstimatingSource
 from vtop.telemetry.gpu.matching import NOT_VERIFIED, gpus_there, is_here, match_gpus
 from vtop.telemetry.gpu.nvml import NvmlSource
@@ -207,6 +206,8 @@ def make_source(
     override = options.peak_bytes_per_s
     real: GpuSource = NvmlSource(clock, {"*": override} if override else None)
     if options.dcgm_url:
+        from vtop.telemetry.gpu.dcgm import DcgmExporter, DcgmOverlay
+
         peaks = {"*": override} if override else None
         real = DcgmOverlay(real, DcgmExporter(options.dcgm_url, clock), clock, peaks)
 
