@@ -24,16 +24,15 @@ from vtop.errors import UsageError, VtopError
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
 from vtop.presets import Preset
 from vtop.results import store
-from vtop.servers.discovery import address_of
 from vtop.servers.durations import last_start
 from vtop.servers.logs import last_lines
-from vtop.servers.ports import is_answered_by_another
 from vtop.servers.status import ServerState, ServerStatus, StopReport
 from vtop.servers.supervisor import Supervisor
+from vtop.service.aiming import Aim
 from vtop.service.gpu_memory import memory_left, users_of
 from vtop.service.judging import Judge
 from vtop.service.launching import Launch, Launcher
-from vtop.service.measuring import LOAD_TEST, Claim, Measurements
+from vtop.service.measuring import Claim, Measurements
 from vtop.service.options import ServiceOptions
 from vtop.service.remains import Remains, find_remains
 from vtop.service.remembering import (
@@ -46,7 +45,6 @@ from vtop.service.remembering import (
 )
 from vtop.service.watching import Watch, access_to, make_hub
 from vtop.service.windows import LoadWindows
-from vtop.telemetry.scrape import ServerAccess
 from vtop.telemetry.snapshot import Snapshot
 from vtop.vllm.launch import LaunchCommand
 
@@ -74,21 +72,16 @@ class VtopService:
         self.launcher = Launcher(self.options, self._watch.gpu_frame)
         judge = Judge(self.load_progress)
         self.hub = make_hub(self.options, self._clock, self._watch, self.supervisor, judge)
-        self._windows = LoadWindows(self._clock, self._access, self.hub.joules)
+        self.measurements = Measurements(clock=self._clock)
+        self._aim = Aim(self._watch.statuses, access_to(self.options, self.supervisor), self.measurements)
+        self._windows = LoadWindows(self._clock, self._aim.access, self.hub.joules)
         self._runner: LoadRunner | None = None
         self._comparisons: Comparisons | None = None
-        self.measurements = Measurements(clock=self._clock)
         self._claim_of_load: asyncio.Task[None] | None = None
         self.supervisor.before_stop.append(self._release)
         self._unsubscribe: Callable[[], None] | None = None
         self._recorder: Recorder | None = None
         self._commands: dict[str, tuple[LaunchCommand, ...]] = {}
-
-    def _access(self, url: str) -> ServerAccess | None:
-        for status in self._watch.statuses():
-            if status.url.rstrip("/") == url.rstrip("/"):
-                return access_to(self.options, self.supervisor)(status)
-        return None
 
     @property
     def readonly(self) -> bool:
@@ -318,30 +311,8 @@ class VtopService:
             VtopError: the server is not ready, or nobody knows it.
         """
         if request.server is None:
-            return self._with_access(replace(request, simulated=self._is_simulated(request.url)))
-        status = self.known(request.server)
-        if status.state not in {ServerState.READY, ServerState.DEGRADED, ServerState.FOREIGN}:
-            raise VtopError(f"{status.name} is {status.state.value}, not ready", "Wait until it is, or start it.")
-        if is_answered_by_another(status.message):
-            raise VtopError(f"{status.name}: {status.message}", "Its numbers would be somebody else's. Stop it first.")
-        return self._with_access(
-            replace(
-                request,
-                url=request.url or status.url,
-                model=request.model or status.model or "",
-                simulated=status.simulated,
-            )
-        )
-
-    def _with_access(self, request: LoadRequest) -> LoadRequest:
-        """With the key and the certificate authority of its server, where the request has none of its own."""
-        access = self._access(request.url)
-        if access is None:
-            return request
-        return replace(request, api_key=request.api_key or access.api_key, ca_file=request.ca_file or access.ca_file)
-
-    def _is_simulated(self, url: str) -> bool:
-        return any(s.simulated for s in self._watch.statuses() if s.url.rstrip("/") == url.rstrip("/"))
+            return self._aim.by_url(request)
+        return self._aim.at_server(request, self.known(request.server))
 
     async def start_load(self, request: LoadRequest) -> str:
         """See `contract.Service`."""
@@ -349,7 +320,7 @@ class VtopService:
         if self._comparisons is not None and self._comparisons.running:
             raise VtopError("a comparison is running", "Wait for its end, or stop it: both would measure each other.")
         aimed = self.aim(request)
-        claim = None if self.load_running else await asyncio.to_thread(self._claim, aimed)
+        claim = None if self.load_running else await asyncio.to_thread(self._aim.claim, aimed)
         try:
             run_id = await self.start_aimed_load(aimed)
         except BaseException:
@@ -369,25 +340,6 @@ class VtopService:
         self._windows.aim(request)
         await self._windows.looked()
         return await self._loads.start(request)
-
-    def _claim(self, request: LoadRequest) -> Claim:
-        """Keeps other vtops from measuring the same server or GPU.
-
-        Raises:
-            VtopError: one of them does.
-        """
-        try:
-            host, port = address_of(request.url)
-        except ValueError:
-            host, port = "", 0  # no address: the load test itself says so
-        there = [s for s in self._watch.statuses() if s.url.rstrip("/") == request.url.rstrip("/")]
-        return self.measurements.claim(
-            LOAD_TEST,
-            f"{request.workload} on {request.server or f'{host}:{port}'}",
-            servers=(f"{host}:{port}",),
-            gpus=next((status.gpu_uuids for status in there), None),
-            local=host == "localhost" or any(status.owned for status in there),
-        )
 
     async def _release_after_load(self, claim: Claim) -> None:
         try:
@@ -498,7 +450,7 @@ class VtopService:
         status = self.known(name)
         from vtop.service.chatting import stream_chat
 
-        access = self._access(status.url)
+        access = self._aim.access(status.url)
         key = secrets.resolve(access.api_key) if access is not None else None
         ca_file = access.ca_file if access is not None else None
         stream = stream_chat(status.url, status.model or "", prompt, api_key=key, ca_file=ca_file)
