@@ -129,7 +129,7 @@ def ask(url: str, number: int) -> dict[str, Any]:
     """
     beginning = "Here is a long story about a fox and a hound. " * 25 if number % 3 else f"Number {number}: "
     question = {"role": "user", "content": f"{beginning}What happens in chapter {number % 5}, and {number}?"}
-    body = {"model": "tiny", "messages": [question], "max_tokens": 12 + number % 7}
+    body = {"model": "tiny", "messages": [question], "max_tokens": 40 if number % 2 else 12 + number % 7}
     body |= {"temperature": number % 2, "seed": number}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
