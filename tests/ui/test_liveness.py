@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from dataclasses import replace
@@ -280,3 +281,37 @@ async def test_comparison_follows_its_runs() -> None:
 
 def test_the_fake_moment_is_the_clocks() -> None:
     assert FakeService().clock.monotonic() == NOW
+
+
+async def test_no_size_and_no_step_between_two_sizes_breaks_a_screen() -> None:
+    """While a terminal is being resized a panel has for a moment the rows of neither size."""
+    service = with_everything(loading("finished"))
+    service.comparison = comparison("finished")
+    app = VtopApp(service, DisplaySettings(paint_hz=4.0), clock=service.clock)
+    sizes = ((80, 24), (160, 45), (40, 10), (100, 28), (1, 1), (60, 16))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for keys in ("", "s", "l", "c", "i", "1"):
+            if keys:
+                await pilot.press(keys)
+                await settle(pilot)
+            for width, height in sizes:
+                await pilot.resize_terminal(width, height)
+                app.pump.again()
+                app.tick()
+            await settle(pilot)
+            while len(app.screen_stack) > 1:
+                await pilot.press("escape")
+                await settle(pilot)
+        told = [f"{notice.title} {notice.message}" for notice in app._notifications]
+    assert not [text for text in told if "could not be drawn" in text]
+
+
+async def test_every_panel_is_drawn_in_any_size() -> None:
+    async with app_for("busy").run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for canvas in pilot.app.screen.query(Canvas):
+            draw = canvas._draw
+            for width, height in itertools.product((1, 2, 3, 8, 40, 120), range(1, 10)):
+                if draw is not None:
+                    draw(width, height)

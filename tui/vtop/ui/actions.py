@@ -258,6 +258,8 @@ def label_of(action: Action, now: Situation) -> str:
         return "Stop test"
     if action.id == "stop" and now.screen in ("compare", "compared") and now.compare_running:
         return "Stop comparing"
+    if action.id == "stop" and now.screen != "dashboard":
+        return "Stop server"
     if action.id == "mark" and now.screen == "compare":
         return "Pick"
     return action.label

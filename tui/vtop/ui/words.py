@@ -61,7 +61,7 @@ def latency_age(latency: Latency | None) -> str:
     """How old a latency is where nothing finished in the window: `12 s ago`."""
     if latency is None or latency.age_s <= 0 or latency.mean_s is None:
         return ""
-    return f"{latency.age_s:.0f} s ago"
+    return f"{units.elapsed(latency.age_s)} ago" if latency.age_s >= 60 else f"{latency.age_s:.0f} s ago"
 
 
 def server_is_stale(view: ServerView) -> bool:

@@ -137,6 +137,8 @@ def empty_chart(server: ServerView | None, chart: int, width: int, height: int) 
         text = server.scrape.message or "waiting for the first numbers"
     elif chart == 2:
         text = "no tokens yet: l runs a load test"
+    elif latency_mean(server.engine.ttft if chart == 0 else server.engine.tpot) != units.DASH:
+        text = "no request finished in these minutes: l runs a load test"
     else:
         text = "no request has finished yet: l runs a load test"
     lines = wrap(text, max(8, width - 4), "dim")

@@ -24,6 +24,10 @@ from vtop.ui.words import compare_sentence, load_sentence
 CHART_IDS = ("chart-ttft", "chart-tpot", "chart-output")
 
 
+FRAMED_ENGINE_ROWS = 6
+"""Least height at which the engine and the verdict stand in one frame with a rule between them."""
+
+
 class Dashboard(Page):
     """The ground floor."""
 
@@ -185,6 +189,9 @@ class Dashboard(Page):
                 rows[-1] = last.fit(inner - 13).join(Line("e", "key").add(" explains it", "dim"))
             panel = framed(rows, width, height, glyphs, Line("Engine", "title"))
             ends = glyphs.tees
+            if height < FRAMED_ENGINE_ROWS:
+                # Between two sizes of the terminal a panel has for a moment the rows of neither.
+                return panel
             panel[3] = Line(ends[0] + glyphs.horizontal * inner + ends[1], "frame")
             return panel
 
