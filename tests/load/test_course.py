@@ -48,16 +48,16 @@ async def test_steps_go_on_in_the_file_and_say_when_it_had_to_begin_again(
     mock_server: StartMock, tmp_path: Path, processes: int
 ) -> None:
     server = mock_server(*FAST)
-    wishes = {"workload": "ladder", "concurrency": 4, "duration_s": 0.5, "warmup": 2, "processes": processes}
-    result = await run(server, file=prompts_file(tmp_path, 30), **wishes)
+    wishes = {"workload": "ladder", "concurrency": 4, "duration_s": 0.8, "warmup": 2, "processes": processes}
+    result = await run(server, file=prompts_file(tmp_path, 6), **wishes)
     assert all(step.requests > 0 for step in result.steps)
     often = Counter(measured_prompts(server))
     sent = sum(step.requests for step in result.steps)
-    assert sum(often.values()) == sent > 30
+    assert sum(often.values()) == sent > 6
     if processes == 1:
         # Nothing is sent again while something has not been sent.
         assert max(often.values()) - min(often.values()) <= 1
-    assert any("30 prompts were too few for all steps" in words for words in result.warnings)
+    assert any("6 prompts were too few for all steps" in words for words in result.warnings)
 
 
 async def test_a_file_that_is_long_enough_is_sent_once(mock_server: StartMock, tmp_path: Path) -> None:
