@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
 import stat
 import sys
@@ -222,6 +224,19 @@ async def test_a_start_that_takes_too_long_is_ended(supervisor: Supervisor) -> N
     assert failed.diagnosis.code == "ready-timeout"
     assert failed.diagnosis.headline == "not ready within 1 s; it was loading weights"
     assert failed.pids == ()
+
+
+async def test_a_headless_server_is_neither_waited_for_nor_given_up(supervisor: Supervisor) -> None:
+    """It works for a server on another machine: silent for ever, and READY there, not here."""
+    launch = fake("--fault", "silent-port", "--engine", "", headless=True, ready_timeout_s=0.5)
+    await supervisor.start("two", "baseline", [launch])
+    started = await until(supervisor, "two", S.STARTING, message="headless: it answers no requests itself")
+    assert started.headless
+    await asyncio.sleep(1.5)
+    assert supervisor.status("two").state is S.STARTING
+    assert started.pid is not None
+    os.kill(started.pid, signal.SIGKILL)
+    assert (await until(supervisor, "two", S.FAILED)).pid is None
 
 
 async def test_a_slow_start_that_still_moves_is_not_given_up(supervisor: Supervisor) -> None:

@@ -113,6 +113,16 @@ def test_several_machines_are_not_counted() -> None:
     one(gpus=("0", "1"), tensor_parallel=8, args={"distributed-executor-backend": "ray"})
 
 
+def test_a_headless_half_of_a_server_on_two_machines_is_known_and_only_the_command_can_start_it() -> None:
+    second = one(args={"nnodes": 2, "node-rank": 1, "master-addr": "10.0.0.1", "headless": True})
+    assert second.headless
+    assert "--headless" in second.argv
+    assert second.fallback_argv is None
+    first = one(args={"nnodes": 2, "node-rank": 0, "master-addr": "10.0.0.1"})
+    assert not first.headless
+    assert first.fallback_argv is not None
+
+
 def test_own_flags_come_last_and_win() -> None:
     command = one(
         max_model_len=4096,

@@ -87,8 +87,10 @@ def run_start(arguments: argparse.Namespace) -> int:
         name = await service.start_server(arguments.preset, overrides, arguments.name, **choices)
         for text in plan.warnings:
             note(f"warning: {text}")
-        if not arguments.wait:
-            status = service.known(name)
+        status = service.known(name)
+        if status.headless and arguments.wait:
+            note(f"{name} is headless: it answers no requests itself, so nothing is waited for")
+        if status.headless or not arguments.wait:
             mark = " SIMULATED" if status.simulated else ""
             say(f"{name} is starting at {status.url}{mark}. `vtop status` shows it, `vtop stop {name}` stops it.")
             return 0

@@ -144,8 +144,9 @@ class ManagedServer:
             self._tracker.feed(line)
 
     def progress(self) -> StartProgress:
-        """Where the start stands."""
-        return self._tracker.progress()
+        """Where the start stands; silence is no sign of trouble for one that never answers."""
+        progress = self._tracker.progress()
+        return replace(progress, stuck="") if self.record.headless else progress
 
     def take_leader(self, leader: ProcessIdentity) -> None:
         """Takes a process that was just spawned as the one that leads the server."""
@@ -244,6 +245,7 @@ class ManagedServer:
             gpu_reason="" if record.gpus is not None else "the start did not say which GPUs it may use",
             role=record.role,
             deployment=record.deployment,
+            headless=record.headless,
             max_num_seqs=record.max_num_seqs,
             max_num_batched_tokens=record.max_num_batched_tokens,
             max_model_len=record.max_model_len,
@@ -280,6 +282,7 @@ def draft_record(
         max_num_seqs=command.max_num_seqs,
         max_num_batched_tokens=command.max_num_batched_tokens,
         max_model_len=command.max_model_len,
+        headless=command.headless,
         gpus=list(command.gpus) if command.gpus is not None else None,
         started_wall_s=wall_s,
     )

@@ -58,6 +58,7 @@ class ServerRecord(msgspec.Struct, kw_only=True):
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     gpus: list[str] | None = None
+    headless: bool = False
     started_wall_s: float
     ready_wall_s: float | None = None
     exit_code: int | None = None

@@ -58,6 +58,8 @@ class ServerStatus:
     """`prefill`, `decode` or `router` inside a deployment."""
     deployment: str | None = None
     """The deployment that it belongs to."""
+    headless: bool = False
+    """It works for a server on another machine: it never answers itself, and stays STARTING while it lives."""
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None

@@ -147,9 +147,10 @@ def _server(
     module = (installation.python, "-m", _MODULE, "--model", spec.model, *place, *words)
     serve = (installation.vllm_command or "vllm", "serve", spec.model, *place, *words)
     made_env = {**_environment(installation, gpus), **(env or {}), **spec.env}
+    headless = spec.args.get("headless") is True  # a word of `vllm serve` alone
     return LaunchCommand(
         argv=serve if installation.command_works else module,
-        fallback_argv=module if installation.command_works else None,
+        fallback_argv=module if installation.command_works and not headless else None,
         served_name=spec.served_name or spec.model,
         host=host,
         port=port,
@@ -164,6 +165,7 @@ def _server(
         max_num_batched_tokens=spec.max_num_batched_tokens,
         max_model_len=spec.max_model_len,
         gpus=_uuids(gpus),
+        headless=headless,
         notes=(*notes, *more_notes),
     )
 
@@ -353,5 +355,6 @@ def _own_command(spec: ServerSpec, port: int, gpus: tuple[str, ...] | None, name
         max_num_batched_tokens=spec.max_num_batched_tokens,
         max_model_len=spec.max_model_len,
         gpus=_uuids(gpus),
+        headless=spec.args.get("headless") is True,
         notes=tuple(notes),
     )

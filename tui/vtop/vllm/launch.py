@@ -40,6 +40,8 @@ class LaunchCommand:
     max_model_len: int | None = None
     gpus: tuple[str, ...] | None = None
     """UUIDs it may use; None where it cannot be known."""
+    headless: bool = False
+    """It only works for a server on another machine and never answers a request itself."""
     scratch_folders: tuple[str, ...] = ()
     """Folders that belong to this server alone; to be deleted once it is gone."""
     notes: tuple[str, ...] = ()
