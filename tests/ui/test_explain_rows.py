@@ -111,3 +111,18 @@ def test_another_servers_numbers_never_pass_for_vllms() -> None:
         assert "sglang" in " ".join(line.text for line in lines), where
     ours = engine_rows(ready(), 80, 2, UNICODE) + server_rows(snapshot(ready()), ready(), 80, 3, UNICODE)[0]
     assert "own numbers" not in " ".join(line.text for line in ours)
+
+
+def test_with_several_models_the_dashboard_says_whose_numbers_it_shows_and_where_the_others_are() -> None:
+    view = replace(ready(), engines=(EngineReading("coder", 10.0, running=4.0), EngineReading("embed", 10.0)))
+    for width in (80, 120):
+        assert "coder, 1 of 2 models: e shows all" in " ".join(
+            line.text for line in engine_rows(view, width, 2, UNICODE)
+        )
+
+
+def test_the_list_names_another_server_even_where_it_is_narrow() -> None:
+    engine = EngineReading("m", 10.0, server_kind="llama.cpp", running=3.0, generation_tokens_per_s=60.0)
+    view = replace(ready(), engines=(engine,))
+    rows, _ = server_rows(snapshot(view), view, 46, 3, UNICODE)
+    assert "llama.cpp, not vLLM" in rows[0].text

@@ -48,6 +48,9 @@ def _batch(engine: EngineReading, server: ServerView, glyphs: Glyphs, width: int
     fields = [Field(line)]
     if engine.server_kind != "vllm":
         fields.append(field(f"{engine.server_kind}'s own numbers", "warn", 10))
+    if len(server.engines) > 1:
+        shown = cut(engine.model_name, 24, glyphs.ellipsis)
+        fields.append(field(f"{shown}, 1 of {len(server.engines)} models: e shows all", "warn", 10))
     kv = Line("KV ", "dim")
     if width >= 76:
         kv.join(bar(engine.kv_usage, 14 if wide else 8, glyphs, "second")).add(" ")

@@ -82,14 +82,15 @@ def _row(view: ServerView, snapshot: Snapshot, width: int, glyphs: Glyphs, name_
     right_fields: list[Field] = []
     if engine is not None and not server_is_stale(view):
         right_fields.append(field(units.rate(engine.generation_tokens_per_s, "tok/s"), "strong", 8))
-    fields = [field(state_word(status), role, 0)]
+    word = state_word(status)
+    if engine is not None and engine.server_kind != "vllm":
+        word = f"{engine.server_kind}, {'read only' if status.state is ServerState.FOREIGN else 'not vLLM'}"
+    fields = [field(word, role, 0)]
     stale = stale_text(view)
     if stale:
         fields.append(field(stale, "warn", 9))
     elif status.message and status.state in (ServerState.DEGRADED, ServerState.LOST, ServerState.STOPPING):
         fields.append(field(cut(status.message, max(12, width - left.width - 24), glyphs.ellipsis), "warn", 7))
-    if engine is not None and engine.server_kind != "vllm":
-        fields.append(field(f"{engine.server_kind}, not vLLM", "warn", 9))
     if status.role:
         fields.append(field(status.role, "second", 6))
     if status.port is not None and status.host in ("127.0.0.1", "localhost", "0.0.0.0"):
