@@ -22,7 +22,7 @@ from vtop.ui.display import DisplaySettings, over_ssh, terminal_environment
 from vtop.ui.pump import Pump
 from vtop.ui.screens.compare import CompareScreen
 from vtop.ui.screens.load import LoadScreen
-from vtop.ui.transitions import endings
+from vtop.ui.transitions import WorkWatch, endings
 
 
 async def test_keys_work_while_every_call_hangs() -> None:
@@ -315,3 +315,35 @@ async def test_every_panel_is_drawn_in_any_size() -> None:
             for width, height in itertools.product((1, 2, 3, 8, 40, 120), range(1, 10)):
                 if draw is not None:
                     draw(width, height)
+
+
+@pytest.mark.parametrize("bell", [True, False])
+async def test_the_end_of_a_load_test_is_told_wherever_one_looks(bell: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = with_everything(loading())
+    app = VtopApp(service, DisplaySettings(paint_hz=4.0, bell=bell), clock=service.clock)
+    rung: list[None] = []
+    monkeypatch.setattr(app, "bell", lambda: rung.append(None))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("r")
+        service.load = loading("finished", 2).load
+        await settle(pilot)
+        await settle(pilot)
+        told = [notice.message for notice in app._notifications]
+    assert told.count("finished: 200 requests, 2 failed") == 1
+    assert len(rung) == (1 if bell else 0)
+
+
+def test_the_loads_of_a_comparison_are_not_told_one_by_one() -> None:
+    watch = WorkWatch()
+    running, done = loading("running").load, loading("finished").load
+    assert watch.endings(running, comparison("running")) == []
+    assert watch.endings(done, comparison("running")) == []
+    (ending,) = watch.endings(done, comparison("finished"))
+    assert ending.title == "Comparison"
+    assert "9 of 9 runs measured" in ending.text
+    assert watch.endings(done, comparison("finished")) == []
+
+
+def test_what_had_ended_before_the_screen_was_opened_is_not_told() -> None:
+    assert WorkWatch().endings(loading("finished").load, comparison("finished")) == []

@@ -33,7 +33,7 @@ from vtop.ui.pump import Pump
 from vtop.ui.screens.confirm import ConfirmScreen
 from vtop.ui.screens.dashboard import Dashboard
 from vtop.ui.theme import DARK, LIGHT
-from vtop.ui.transitions import Ending, endings
+from vtop.ui.transitions import RUNNING_LOAD, Ending, WorkWatch, endings
 from vtop.ui.view import View
 from vtop.ui.words import selected, step_through
 
@@ -45,9 +45,6 @@ CLOSE_WITHIN_S = 0.05
 
 EXPORTS = ("md", "csv", "html")
 """Forms that `o` writes."""
-
-RUNNING_LOAD = ("preparing", "warming-up", "running", "stopping")
-"""States of a load test that goes on."""
 
 Result = TypeVar("Result")
 
@@ -113,6 +110,7 @@ class VtopApp(App[int]):
         """What is measured here and now, while a recording is shown in its place."""
         self._painter: Timer | None = None
         self._before: Snapshot | None = None
+        self._work = WorkWatch()
         self._close_task: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._paint_failed = ""
@@ -245,6 +243,8 @@ class VtopApp(App[int]):
             age_s = 0.0 if newest.replayed else self.clock.monotonic() - newest.at_s
             self.view.data_age_s = max(0.0, age_s)
             self._tell_endings(newest)
+        for ending in self._work.endings(self.service.load_progress(), self.service.compare_progress()):
+            self._tell_unless_captioned(ending)
         if not self.view.paused:
             self.paint_now()
 
@@ -278,10 +278,13 @@ class VtopApp(App[int]):
         if newest is self._before:
             return
         for ending in endings(self._before, newest):
-            # While an act plays its captions tell it, and a notice would lie on top of them.
-            if ending.failed or not self.view.demo_caption:
-                self.tell(ending)
+            self._tell_unless_captioned(ending)
         self._before = newest
+
+    def _tell_unless_captioned(self, ending: Ending) -> None:
+        """While an act plays its captions tell what ends, and a notice would lie on top of them."""
+        if ending.failed or not self.view.demo_caption:
+            self.tell(ending)
 
     def tell(self, ending: Ending) -> None:
         """Says that something long has ended, with a bell if asked for."""
@@ -439,6 +442,7 @@ class VtopApp(App[int]):
     def export_run(self, run_id: str) -> None:
         """Writes every form of a report and says where."""
         service = self.service
+        self.notify("writing Markdown, CSV and HTML ...", markup=False, timeout=1.5)
 
         async def write() -> list[str]:
             return [await aside(lambda kind=kind: service.export(run_id, kind)) for kind in EXPORTS]  # type: ignore[misc]

@@ -211,7 +211,6 @@ class LoadScreen(Page):
     def __init__(self) -> None:
         super().__init__()
         self._charts = (Chart(), Chart(), Chart())
-        self._told = ""
 
     def compose_body(self) -> ComposeResult:
         """Everything in one canvas."""
@@ -236,7 +235,6 @@ class LoadScreen(Page):
         if progress is None:
             canvas.show(lambda width, height: [Line(), Line(" No load test has run yet: l starts one.", "dim")])
             return
-        self._tell_the_end(progress)
         chosen = self.vtop.view.chart
 
         def draw(width: int, height: int) -> list[Line]:
@@ -297,14 +295,6 @@ class LoadScreen(Page):
                 row = Line(" ").join(left).fit(NUMBER_CELLS)
                 rows.append(row.join(drawn[y]) if y < len(drawn) else row)
         return rows
-
-    def _tell_the_end(self, progress: LoadProgress) -> None:
-        if progress.state in ("finished", "failed") and self._told not in ("", progress.run_id):
-            self._told = progress.run_id
-            if self.vtop.settings.bell:
-                self.vtop.bell()
-        elif progress.state not in ("finished", "failed", "cancelled"):
-            self._told = "running"
 
     def do_stop(self) -> None:
         """Stops the test and keeps what was measured; elsewhere `x` stops the server."""

@@ -13,6 +13,7 @@ from vtop import units
 from vtop.contract import LaunchPlan, PresetProblem, Service
 from vtop.errors import VtopError
 from vtop.presets import Preset
+from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.canvas import Canvas
 from vtop.ui.editing import edit_preset
@@ -234,6 +235,11 @@ class StartScreen(Page):
             self.vtop.notify(plan.refusal, title=f"{name} cannot start", severity="error", markup=False)
             return
         if not name:
+            return
+        up = (ServerState.READY, ServerState.STARTING, ServerState.DEGRADED, ServerState.STOPPING)
+        if any(view.status.name == name and view.status.state in up for view in self.vtop.snapshot.servers):
+            text = f"{name} is there already: x on the dashboard stops it"
+            self.vtop.notify(text, severity="warning", markup=False, timeout=4)
             return
         if isinstance(plan, LaunchPlan) and plan.warnings:
             self.vtop.ask(f"Start {name}?", "\n".join(plan.warnings), "Start it", "Not now", lambda: self._go(name))
