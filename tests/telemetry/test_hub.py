@@ -359,19 +359,27 @@ async def test_joules_per_token_come_from_the_energy_counter_over_the_window() -
     assert joules == pytest.approx(5.0, rel=0.15), "500 J and 100 tokens a second"
 
 
-async def test_joules_per_token_are_unknown_where_two_servers_share_the_gpu() -> None:
-    async with serving(Counting()) as there:
-        hub = Hub(
-            gpu_source=Gpus(gpu()),
-            server_statuses=lambda: [
-                server("a", there.url, gpu_uuids=("GPU-1",)),
-                server("b", there.url, gpu_uuids=("GPU-1",)),
-            ],
-        )
-        await hub.tick(PATIENCE_S)
-        await hub.tick(PATIENCE_S)
-        await hub.close()
-    assert [view.joules_per_token for view in hub.snapshot().servers] == [None, None]
+@pytest.mark.parametrize(
+    ("other", "known"),
+    [
+        ({"gpu_uuids": ("GPU-1",)}, False),
+        ({"gpu_uuids": ("GPU-1", "GPU-2")}, False),
+        ({"gpu_uuids": None}, False),
+        ({"gpu_uuids": ("GPU-2",)}, True),
+        ({"gpu_uuids": None, "version": "0.32.0+cpu"}, True),
+        ({"gpu_uuids": None, "host": "gpu-7"}, True),
+        ({"gpu_uuids": None, "role": "router"}, True),
+        ({"gpu_uuids": ("GPU-1",), "state": ServerState.STOPPED}, True),
+    ],
+)
+async def test_joules_per_token_are_known_only_where_no_other_server_may_share_the_gpu(
+    other: dict[str, object], known: bool
+) -> None:
+    counting = Counting()
+    async with serving(counting) as there:
+        statuses = [server("a", there.url, gpu_uuids=("GPU-1",)), server("b", "", **other)]
+        joules = await energy_hub(there, counting, statuses)
+    assert (joules is not None) == known
 
 
 async def test_once_measures_over_its_window_and_leaves_nothing_open() -> None:

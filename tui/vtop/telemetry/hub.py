@@ -14,6 +14,7 @@ from typing import Protocol
 from vtop.clock import Clock, SystemClock
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.telemetry.energy import EnergyMeter
+from vtop.telemetry.gpu.matching import is_here
 from vtop.telemetry.gpu.source import GpuFrame, GpuSource
 from vtop.telemetry.history import HistoryStore
 from vtop.telemetry.points import gpu_point, server_point
@@ -429,10 +430,8 @@ class Hub:
         """GPU energy over the tokens generated in the same window; None where the GPUs are shared or not known."""
         if not status.gpu_uuids or poller.read_at_s is None or not poller.engines:
             return None
-        mine = set(status.gpu_uuids)
-        for other in self._statuses:
-            if other.name != status.name and other.state in _ANSWERS and mine & set(other.gpu_uuids or ()):
-                return None
+        if any(_may_share(status, other) for other in self._statuses):
+            return None
         tokens = 0.0
         for engine in poller.engines:
             if engine.generation_tokens_per_s is None:
@@ -441,3 +440,13 @@ class Hub:
         span_s = max(engine.window_s for engine in poller.engines)
         joules = self._energy.joules(status.gpu_uuids, poller.read_at_s - span_s, poller.read_at_s)
         return joules / tokens if joules is not None and tokens > 0 else None
+
+
+def _may_share(status: ServerStatus, other: ServerStatus) -> bool:
+    """Whether another live server uses one of a server's GPUs, or may, for all that is known of it."""
+    if other.name == status.name or other.state not in _ANSWERS or other.role == "router":
+        return False
+    if other.gpu_uuids is not None:
+        return not set(other.gpu_uuids).isdisjoint(status.gpu_uuids or ())
+    on_cpu = "+cpu" in (other.version or "")
+    return not on_cpu and is_here(other.host) and is_here(status.host)
