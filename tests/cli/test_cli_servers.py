@@ -171,6 +171,7 @@ def test_what_another_vtop_measures_is_not_measured_by_a_second_one(served: Vtop
         assert other.stdout is not None
         assert other.stdout.readline() == "claimed\n"
         who = f"a comparison (spec-ngram) is running in another vtop (pid {other.pid}, since "
+        assert who in served("status", "--window", "0.2").out
         assert who in served.fails(1, "load", "demo", *SMALL)
         assert who in served.fails(1, "compare", "baseline", "sequential", "--sim", "--repeats", "1")
     finally:

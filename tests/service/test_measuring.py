@@ -84,10 +84,10 @@ def test_a_recycled_pid_holds_nothing(tmp_path: Path, other: Holder) -> None:
 def test_a_released_claim_is_free_at_once(tmp_path: Path) -> None:
     measurements = Measurements(tmp_path)
     claim = measurements.claim(LOAD_TEST, "one", servers=["localhost:8000"])
-    assert [m.title for m in measurements.running(tmp_path)] == ["one"]
+    assert [m.title for m in measurements.running()] == ["one"]
     claim.release()
     claim.release()
-    assert measurements.running(tmp_path) == []
+    assert measurements.running() == []
 
 
 def test_an_unreadable_file_and_another_machine_stop_nobody(tmp_path: Path, other: Holder) -> None:

@@ -109,6 +109,8 @@ def run_status(arguments: argparse.Namespace) -> int:
             say_json(snapshot_to_json(snapshot))
         else:
             say(describe(snapshot))
+            for measurement in service.measurements.running():
+                say(measurement.words())
             for left in await service.remains():
                 say(f"left over: {left.text}. {left.remedy}")
         return 0

@@ -107,11 +107,11 @@ class Measurements:
             place=here(),
             since_wall_s=self._clock.wall(),
         )
-        directory = self._directory or paths.state_dir() / "measuring"
+        directory = self._place()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _alone_in(directory):
-                for other in self.running(directory):
+                for other in self.running():
                     if not other.owner.same_as(owner) and mine.disturbs(other):
                         raise VtopError(
                             other.words(), "Wait for its end, or stop it there: the two would measure each other."
@@ -125,10 +125,13 @@ class Measurements:
             ) from error
         return Claim(path)
 
-    def running(self, directory: Path) -> list[Measurement]:
+    def _place(self) -> Path:
+        return self._directory or paths.state_dir() / "measuring"
+
+    def running(self) -> list[Measurement]:
         """Measurements whose process lives; the files of those that are gone are removed."""
         found = []
-        for path in sorted(directory.glob("*.json")):
+        for path in sorted(self._place().glob("*.json")):
             try:
                 measurement = msgspec.json.decode(path.read_bytes(), type=Measurement)
             except (OSError, msgspec.DecodeError):
@@ -139,7 +142,7 @@ class Measurements:
             if where is Whereabouts.HERE and alive(measurement.owner):
                 found.append(measurement)
             else:
-                path.unlink(missing_ok=True)
+                Claim(path).release()
         return found
 
 
