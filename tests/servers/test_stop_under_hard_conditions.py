@@ -66,7 +66,7 @@ async def test_running_requests_get_the_time_that_the_server_gives_them(supervis
 
 
 async def test_a_client_that_streams_beyond_the_drain_is_cut(supervisor: Supervisor) -> None:
-    await supervisor.start("one", "baseline", [fake("--drain", "1", shutdown_timeout_s=1.0)])
+    await supervisor.start("one", "baseline", [fake("--drain", "1", shutdown_timeout_s=20.0)])
     ready = await supervisor.wait_ready("one", 30)
     async with httpx.AsyncClient(trust_env=False) as client, client.stream("GET", f"{ready.url}/stream"):
         report = await supervisor.stop("one")
