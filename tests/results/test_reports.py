@@ -121,6 +121,24 @@ def test_the_markdown_table_of_a_comparison() -> None:
     assert "SIMULATED" not in text
 
 
+def test_numbers_of_server_and_gpu_are_words_with_units() -> None:
+    server = {"itl_mean_s": 0.0232, "kv_usage_max": 0.038, "prefix_hit_rate": 0.5, "generation_tokens": 19_100.0}
+    gpu = {"power_mean_w": 222.4, "bandwidth_percent": 44.0, "bandwidth_source": "gpm", "joules_per_token": 0.956}
+    text = render([a_run(server=server, gpu=gpu, fingerprint={"gpu": ["H100", "H200"]})], "md")
+    for row in (
+        "| server: ITL mean | 23.2 ms |",
+        "| server: KV usage max | 3.8 % |",
+        "| server: prefix hit rate | 50 % |",
+        "| server: generation tokens | 19.1k |",
+        "| GPU: power mean | 222 W |",
+        "| GPU: bandwidth | 44 % |",
+        "| GPU: bandwidth source | gpm |",
+        "| GPU: joules per token | 0.956 J |",
+    ):
+        assert row in text, row
+    assert "GPU H100, H200" in text
+
+
 def test_every_report_defines_its_numbers_and_tells_how_to_repeat_it() -> None:
     for subject in (a_comparison(), a_ladder(), a_run()):
         for form in ("md", "html"):

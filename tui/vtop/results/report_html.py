@@ -19,7 +19,7 @@ _STYLE = """
 body{margin:2rem auto;max-width:84rem;padding:0 1rem;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
-.wrap{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}
+.wrap{overflow-x:auto;margin:.9rem 0}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}
 th,td{padding:.3rem .55rem;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap;vertical-align:top}
 th{color:var(--dim);font-weight:600}
 td.wide,th.wide,td:first-child,th:first-child{text-align:left}
@@ -161,6 +161,11 @@ def _bars(pygal: ModuleType, block: Bars, common: dict[str, Any]) -> Any:
     return chart
 
 
+def _tick(value: float) -> str:
+    """A round number on an axis: 0.8, 20, 1,200."""
+    return f"{value:,.6g}"
+
+
 def _lines(pygal: ModuleType, block: Lines, common: dict[str, Any]) -> Any:
     chart = pygal.XY(
         **{**common, "show_legend": len(block.series) > 1},
@@ -170,8 +175,8 @@ def _lines(pygal: ModuleType, block: Lines, common: dict[str, Any]) -> Any:
         y_title=block.y_title,
         include_x_axis=True,
         formatter=lambda point: ", ".join(map(units.significant, point)),
-        x_value_formatter=units.significant,
-        value_formatter=units.significant,
+        x_value_formatter=_tick,
+        value_formatter=_tick,
     )
     for name, points in block.series:
         chart.add(name, list(points))

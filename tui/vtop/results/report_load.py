@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ def run_blocks(result: LoadResult) -> Iterator[Block]:
         yield Text(f"Not comparable: {result.not_comparable_because}", loud=True)
     said = [when(result.at_wall_s)]
     for name, words in (("vllm_version", "vLLM"), ("gpu", "GPU"), ("driver", "driver")):
-        said += [f"{words} {result.fingerprint[name]}"] if result.fingerprint.get(name) else []
+        value = result.fingerprint.get(name)
+        if value:
+            said.append(f"{words} {value if isinstance(value, str) else ', '.join(map(str, value))}")
     yield Text(" · ".join(said))
     yield _totals(result)
     yield _latencies(result)
@@ -188,5 +190,35 @@ def _plain_numbers(result: LoadResult) -> tuple[tuple[str, str], ...]:
         for name, value in sorted(numbers.items()):
             if isinstance(value, bool) or not isinstance(value, int | float | str):
                 continue
-            rows.append((f"{owner} {name}", value if isinstance(value, str) else units.significant(value, 4)))
+            rows.append((f"{owner}: {_words(name)}", value if isinstance(value, str) else _worded(name, value)))
     return tuple(rows)
+
+
+_UNITS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("joules_per_token", "", lambda value: f"{units.significant(value)} J"),
+    ("_percent", "_percent", units.percent_of_100),
+    ("_share", "", units.percent),
+    ("_rate", "", units.percent),
+    ("acceptance", "", units.percent),
+    ("kv_usage_max", "", units.percent),
+    ("_bytes", "_bytes", units.gib),
+    ("_w", "_w", lambda value: f"{units.significant(value)} W"),
+    ("_s", "_s", units.duration),
+    ("_tokens", "", units.count),
+    ("_max", "", units.count),
+    ("preemptions", "", units.count),
+)
+"""(how a name ends, what of it is its unit, how its value is written); the first that fits."""
+
+
+_SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "kv": "KV", "gpu": "GPU"}
+
+
+def _words(name: str) -> str:
+    unit = next((unit for end, unit, _ in _UNITS if name.endswith(end)), "")
+    return " ".join(_SHORT.get(word, word) for word in name.removesuffix(unit).split("_"))
+
+
+def _worded(name: str, value: float) -> str:
+    write = next((write for end, _, write in _UNITS if name.endswith(end)), units.significant)
+    return write(value)
