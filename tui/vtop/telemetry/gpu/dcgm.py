@@ -246,7 +246,7 @@ class DcgmOverlay:
             message = "; ".join(part for part in (status.message, self._exporter.problem) if part)
             status = replace(status, message=message)
         elif others:
-            status = replace(status, available=True, message="" if gpus else f"GPUs by the {self._exporter.title}")
+            status = replace(status, available=True, message="" if gpus else f"shown by the {self._exporter.title}")
         elif gpus and not any((gpu.mig_parent or gpu.uuid, gpu.gpu_instance_id) in self._exporter.rows for gpu in gpus):
             status = replace(status, message=f"{self._exporter.title} knows none of these GPUs (by UUID)")
         return GpuFrame(status, (*gpus, *others), frame.events)
