@@ -102,7 +102,7 @@ def test_prefill_and_decode_stand_side_by_side_with_the_interference() -> None:
     assert "both" in rows[0] and "7,000 tok/s" in rows[0]
     assert "next token p50 18.0 ms, p95 180 ms (10.0x)" in rows[1]
     assert "prefill" in rows[2] and "9,000 tok/s" in rows[2]
-    assert "decode" in rows[3] and "34.0 tok/s" in rows[3]
+    assert "decode" in rows[3] and "KV moved in" in rows[3] and "34.0 tok/s" in rows[3]
     assert "(1.1x)" in rows[4]
 
 

@@ -14,6 +14,8 @@ def picture_of(preset: str, server: str, snapshot: Snapshot, facts: Configuratio
     view = next((view for view in snapshot.servers if view.status.name == server), None)
     names = [status.name for status in working(view, snapshot)]
     views = [view for view in snapshot.servers if view.status.name in names]
+    # As a request goes through them: the prefill server, then the one that decodes.
+    views.sort(key=lambda view: (view.status.role == "decode", view.status.name))
     servers = tuple(_server(view, view.engine) for view in views if view.engine is not None)
     if not any(one.running for one in servers):
         return None

@@ -130,7 +130,16 @@ def _apart(picture: Picture, seen: list[Picture], glyphs: Glyphs) -> list[list[F
         rows.append(
             [
                 field(f"{role:<8}", "strong", 9),
-                _barred("prompts in", came, top_in, f"{units.rate(came, 'tok/s'):<12}", glyphs, "ttft", 8),
+                # What the decode server takes in was computed next door: only its KV cache arrives.
+                _barred(
+                    "KV moved in" if role == "decode" else "prompts in ",
+                    came,
+                    top_in,
+                    f"{units.rate(came, 'tok/s'):<12}",
+                    glyphs,
+                    "ttft",
+                    8,
+                ),
                 _barred("answers out", went, top_out, units.rate(went, "tok/s"), glyphs, "output", 8),
             ]
         )
