@@ -17,6 +17,7 @@ from vtop.late_httpx import httpx
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult, Percentiles
 from vtop.load.shapes import changed, load_shapes
 from vtop.load.summary import STEP_HEADING, progress_line, step_row, summary_text
+from vtop.load.workload import WORKLOADS
 from vtop.servers.status import ServerState
 from vtop.service import VtopService
 
@@ -38,7 +39,7 @@ def request_from(arguments: argparse.Namespace) -> LoadRequest:
     """What the command line asks for: the shape's values, where one is named, changed by the other options.
 
     Raises:
-        UsageError: there is no such shape.
+        UsageError: there is no such shape, or a shape stands where a workload belongs.
     """
     fields = {field.name for field in dataclasses.fields(LoadRequest)}
     options = {_WISHES.get(name, name): value for name, value in vars(arguments).items()}
@@ -47,6 +48,9 @@ def request_from(arguments: argparse.Namespace) -> LoadRequest:
         wishes["search"] = True
     if arguments.shape:
         return changed(load_shapes().find(arguments.shape).request(), wishes)
+    named = arguments.workload
+    if named and named not in WORKLOADS and named in load_shapes().shapes:
+        raise UsageError(f"{named} is a load shape, not a workload", f"Run it: vtop load --shape {named}.")
     return changed(LoadRequest(workload="file" if arguments.file else "demo"), wishes)
 
 
