@@ -32,6 +32,9 @@ class Dashboard(Page):
     """The ground floor."""
 
     NAME = "dashboard"
+    # It is arranged by `layout.plan`; classes of width and height would style everything once more when vtop starts.
+    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = []  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
