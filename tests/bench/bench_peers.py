@@ -2,7 +2,8 @@
 
 The peers are installed by name into environments of their own below a temporary folder. All watch the same simulated
 server through the same relay and the same stand-in for NVML's library; the relay then stops answering, and each
-program is told to quit. CPU and memory are those of the whole process tree, by the system's account.
+program is told to quit. CPU and memory are those of the whole process tree, by the system's account. A bare Textual
+application stands beside them: what is below it no program with a Textual screen can reach.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 import psutil
 
+from bench.as_installed import bare_textual, dashboard, environment_of
 from telemetry_gpu.fake_nvml import H100, board, build_fake_nvml, compiler, environment, write_state
 
 Row = tuple[str, str, str, str]
@@ -46,12 +48,14 @@ LEAST_MARKS = 60
 CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[P\]^_].*?(?:\x1b\\|\x07)|\x1b[ -/]*[0-~]|[\x00-\x20]", re.DOTALL)
 
 PEERS = {"vllmstat": "0.9.1", "vllmpytop": "0.3.0", "nvitop": "1.7.2"}
+FLOOR = "bare Textual"
 
 
 def command_of(name: str, executable: str, url: str) -> list[str]:
     """How each is started, at one reading a second."""
     return {
-        "vtop": [executable, "-m", "vtop", "--url", url, "--interval", "1"],
+        "vtop": dashboard("--url", url, "--interval", "1"),
+        FLOOR: bare_textual(),
         "vllmstat": [executable, "--url", url, "--interval", "1"],
         "vllmpytop": [executable, "--url", url, "--interval", "1"],
         "nvitop": [executable, "--monitor", "full", "--interval", "1"],
@@ -277,14 +281,18 @@ def measure(
     """All numbers of one program; those that could not be had are missing, with `why`."""
     found: dict[str, Any] = {}
     paints = []
-    for left in reversed(range(STARTS)):
+    # The first start leaves bytecode and fills the disk's cache, for all alike; it is not counted.
+    for left in reversed(range(STARTS + 1)):
         program = Program(command, environ, directory)
         try:
             paint = program.first_paint_s()
             if paint is None:
                 found["why"] = f"did not paint: {program.last_words()}"
                 return found
-            paints.append(paint)
+            if left == STARTS:
+                program.read(SETTLE_S)
+            else:
+                paints.append(paint)
             if left:
                 continue
             program.read(SETTLE_S)
@@ -322,7 +330,7 @@ def _cells(found: Mapping[str, Mapping[str, Any]], show: Callable[[Mapping[str, 
         except (KeyError, TypeError):
             return "–"
 
-    return cell(found["vtop"]), ", ".join(f"{name} {cell(found[name])}" for name in PEERS)
+    return cell(found["vtop"]), ", ".join(f"{name} {cell(found[name])}" for name in (*PEERS, FLOOR))
 
 
 def run() -> list[Row]:
@@ -342,13 +350,14 @@ def run() -> list[Row]:
         with simulated_server(directory) as server:
             relay = Relay(server)
             try:
-                for name in ("vtop", *PEERS):
-                    executable, why = (sys.executable, "") if name == "vtop" else install(name, directory)
+                for name in ("vtop", FLOOR, *PEERS):
+                    executable, why = ("", "") if name not in PEERS else install(name, directory)
                     if executable is None:
                         found[name] = {"why": why}
                     else:
+                        own = environ if name in PEERS else environment_of(environ, directory)
                         command = command_of(name, executable, relay.url)
-                        found[name] = measure(command, environ, directory, relay, server)
+                        found[name] = measure(command, own, directory, relay, server)
                     if "why" in found[name]:
                         notes.append(f"{name}: {found[name]['why']}")
             finally:

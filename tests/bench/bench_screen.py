@@ -6,7 +6,6 @@ metrics page. nvitop 1.7.2 is a curses monitor of GPUs; it is measured where the
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+from bench.as_installed import dashboard, environment_of  # noqa: E402
 from bench.bench_metrics import full_page  # noqa: E402
 from ui.pseudo_terminal import Terminal, cpu_seconds, live_app, resident_bytes  # noqa: E402
 
@@ -46,7 +46,9 @@ class Cost:
     quit_s: float
 
 
-def measured(command: Sequence[str], environment: dict[str, str], quit_key: str = "q") -> Cost | None:
+def measured(
+    command: Sequence[str], environment: dict[str, str], quit_key: str = "q", seconds: float = SECONDS
+) -> Cost | None:
     """Runs a program until it is steady, then reads its costs; None where it does not run here."""
     began = time.monotonic()
     terminal = Terminal(command, SIZE, environment)
@@ -58,16 +60,16 @@ def measured(command: Sequence[str], environment: dict[str, str], quit_key: str 
         painted = time.monotonic() - began
         terminal.read(4.0)
         cpu = cpu_seconds(terminal.process.pid)
-        sent = terminal.read(SECONDS)
+        sent = terminal.read(seconds)
         if terminal.process.poll() is not None:
             return None
-        share = (cpu_seconds(terminal.process.pid) - cpu) / SECONDS
+        share = (cpu_seconds(terminal.process.pid) - cpu) / seconds
         memory = resident_bytes(terminal.process.pid)
         pressed = time.monotonic()
         terminal.press(quit_key)
         ended = terminal.ended(15.0)
         return Cost(
-            painted, share, memory, sent / SECONDS / 1024, time.monotonic() - pressed if ended is not None else 99
+            painted, share, memory, sent / seconds / 1024, time.monotonic() - pressed if ended is not None else 99
         )
     finally:
         terminal.close()
@@ -99,6 +101,7 @@ def run() -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         private = {f"VTOP_{kind}_DIR": str(folder / kind.lower()) for kind in ("CONFIG", "STATE", "RUNS", "CACHE")}
+        private = environment_of(private, folder)
         page = folder / "metrics.txt"
         page.write_bytes(full_page())
         server = subprocess.Popen(
@@ -107,9 +110,10 @@ def run() -> list[Row]:
         )  # fmt: skip
         assert server.stdout is not None
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
-        vtop = shutil.which("vtop", path=str(Path(sys.executable).parent)) or "vtop"
         try:
-            ours = measured([vtop, "--url", url], private)
+            # The first start leaves bytecode; it is not counted.
+            measured(dashboard("--url", url), private, seconds=1.0)
+            ours = measured(dashboard("--url", url), private)
             assert ours is not None
             others: list[tuple[str, Cost]] = []
             for title, package, program, arguments in PEERS:
@@ -123,7 +127,7 @@ def run() -> list[Row]:
             server.stdin.close()
             server.wait()
         with hung_server() as listener:
-            hung = measured([vtop, "--url", f"http://127.0.0.1:{listener.getsockname()[1]}"], private)
+            hung = measured(dashboard("--url", f"http://127.0.0.1:{listener.getsockname()[1]}"), private)
 
     def beside(write: str, attribute: str, factor: float = 1.0) -> str:
         return ", ".join(f"{title} {getattr(cost, attribute) * factor:{write}}" for title, cost in others) or "no peer"
