@@ -157,7 +157,14 @@ async def probe(
     tokens = 300 if record.role == "router" else 40  # a prefill server only hands over whole KV blocks
     prompt = prompt_of(tokens, record.max_model_len)
     reason = await really_answers(client, url, record.served_name, key, prompt, FIRST_ANSWER_TIMEOUT_S)
-    return ProbeResult(Readiness.NO_ANSWER, reason) if reason else ProbeResult(Readiness.READY)
+    if reason:
+        return ProbeResult(Readiness.NO_ANSWER, reason)
+    if not found.ours and not contained:
+        # Nobody listened at the first look: a stranger may have begun since, and may be who answered.
+        found = await asyncio.to_thread(listeners, record.port, tree)
+        if found.stranger is not None:
+            return ProbeResult(Readiness.CONFLICT, await _conflict(client, url, record, found))
+    return ProbeResult(Readiness.READY)
 
 
 async def _wrong_models(

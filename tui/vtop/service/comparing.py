@@ -154,8 +154,9 @@ class Comparisons:
         choices: dict[str, Any] = {"gpu": request.gpu} if request.gpu else {}
         if request.simulated:
             choices["simulated"] = True
-            # Nobody learns from waiting for a start that is not real; a person's own wish still wins.
-            overrides = {"args.startup-s": SIMULATED_START_S, **overrides}
+            # Nobody learns from waiting for a start that is not real, and its port is of no concern: a free one is in
+            # nobody's way. A person's own wish still wins.
+            overrides = {"port": "auto", "args.startup-s": SIMULATED_START_S, **overrides}
         return await self._service.start_server(preset, overrides, name, **choices)
 
     async def _wait(self, name: str) -> None:
