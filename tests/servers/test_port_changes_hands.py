@@ -45,7 +45,14 @@ async def test_an_answer_of_a_stranger_that_came_meanwhile_is_not_ours(
 
     monkeypatch.setattr(readiness, "listeners", listeners)
     record = ServerRecord(
-        name="mine", preset=None, mark="x", place=here(), served_name="m", host="127.0.0.1", port=8000
+        name="mine",
+        preset=None,
+        mark="x",
+        place=here(),
+        served_name="m",
+        host="127.0.0.1",
+        port=8000,
+        started_wall_s=0.0,
     )
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
         found = await probe(client, record, (), None)
