@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from textual.events import Key
 
 from ui.fake_service import PRESETS, FakeService, failed, foreign, ready, snapshot, starting
 from ui.looks import comparing, comparison, loading, settle, with_everything
@@ -76,6 +77,18 @@ async def test_enter_on_the_question_takes_the_harmless_answer() -> None:
         await press("x", "enter")
         assert isinstance(app.screen, Dashboard)
     assert "stop_server" not in service.names()
+
+
+async def test_an_answer_that_is_typed_twice_counts_once() -> None:
+    """Keys typed faster than the question goes away ended the program."""
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, pilot):
+        await press("x")
+        for key in ("y", "n", "enter", "enter", "y"):
+            app.screen.post_message(Key(key, key if len(key) == 1 else None))
+        await settle(pilot)
+        assert app.is_running
+    assert service.names() == ["stop_server"]
 
 
 async def test_y_stops_and_the_report_is_shown() -> None:
@@ -290,6 +303,21 @@ async def test_every_quit_key_quits(key: str) -> None:
         assert app.return_code == 0
 
 
+async def test_what_is_typed_after_q_opens_nothing() -> None:
+    """A screen that opens while the others are taken down ended in a traceback on the terminal."""
+    service = with_everything(FakeService(snapshot(ready())))
+    app = VtopApp(service, DisplaySettings(paint_hz=4.0), clock=service.clock)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        opened: list[object] = []
+        app.open_page = opened.append  # type: ignore[method-assign]
+        for name in ("quit", "start", "explain", "runs", "quit"):
+            app.act(name)
+        await pilot.pause()
+    assert opened == []
+    assert app.return_code == 0
+
+
 async def test_a_remedy_is_shown_before_it_is_applied() -> None:
     service = FakeService(snapshot(failed()))
     async with running(service) as (app, press, _):
@@ -446,6 +474,20 @@ async def test_palette_starts_and_stops_by_name() -> None:
         await press("enter")
         await settle(pilot)
         assert isinstance(app.screen, ConfirmScreen)
+
+
+async def test_names_in_the_palette_are_never_markup() -> None:
+    service = FakeService(snapshot(ready("[/bold] x"), failed()))
+    service.preset_list = (
+        Preset(name="odd", title="[/bold] [@click=app.quit]x[/] [red]", optimization="none", source="x", summary="",
+               server=ServerSpec(model="m")),
+    )  # fmt: skip
+    async with running(service) as (app, press, pilot):
+        await press("ctrl+p", *"start odd")
+        await pilot.pause(0.3)
+        await press("enter")
+        assert app.is_running
+        assert ("start_server", ("odd", {})) in service.calls
 
 
 async def test_an_experiment_compares_its_two_presets_under_the_chosen_load() -> None:

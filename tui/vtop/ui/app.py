@@ -28,7 +28,7 @@ from vtop.ui.display import PAINT_RATES_HZ, DisplaySettings
 from vtop.ui.glyphs import ASCII, UNICODE
 from vtop.ui.layout import FRAMED_HEIGHT, FRAMED_WIDTH
 from vtop.ui.page import Page
-from vtop.ui.palette import VtopCommands
+from vtop.ui.palette import Palette, VtopCommands
 from vtop.ui.pump import Pump
 from vtop.ui.screens.confirm import ConfirmScreen
 from vtop.ui.screens.dashboard import Dashboard
@@ -159,8 +159,11 @@ class VtopApp(App[int]):
 
     async def on_event(self, event: Event) -> None:
         """Any key takes a demonstration over, and does what it always does."""
-        if isinstance(event, Key) and self.demo is not None:
-            self.demo.take_over()
+        if isinstance(event, Key):
+            if self._leaving is not None:
+                return
+            if self.demo is not None:
+                self.demo.take_over()
         await super().on_event(event)
 
     async def on_unmount(self) -> None:
@@ -366,6 +369,9 @@ class VtopApp(App[int]):
 
     def act(self, name: str) -> None:
         """Does an action of the table: on the current screen if it knows how, else here."""
+        if self._leaving is not None:
+            # Typed after `q`: a screen that opens now would find its widgets taken away.
+            return
         page = self.screen
         if isinstance(page, Page) and not page.complete:
             # Typed ahead of a screen that is just opening: it gets the key as soon as it is there.
@@ -456,6 +462,11 @@ class VtopApp(App[int]):
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.push_screen(screen, lambda yes: answer.set_result(bool(yes)) if not answer.done() else None)
         return await answer
+
+    def action_command_palette(self) -> None:
+        """Every action by name."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[Any]:
         """Only the theme and the picture of Textual's own; the rest comes from the table of actions."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from rich.markup import escape
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.css.query import NoMatches
+from textual.worker import Worker
 
 from vtop.errors import VtopError
 from vtop.ui.actions import ACTIONS, BY_ID, can_act, keys_of, label_of
@@ -18,8 +22,21 @@ if TYPE_CHECKING:
     from vtop.ui.app import VtopApp
 
 
+class Palette(CommandPalette):
+    """Textual's palette, which ends the program where a key comes between its opening and its first results."""
+
+    def run_worker(self, *args: Any, **kwargs: Any) -> Worker[Any]:
+        """A search that is left half-way is no reason to end."""
+        kwargs["exit_on_error"] = False
+        return super().run_worker(*args, **kwargs)
+
+    def _action_command_list(self, action: str) -> None:
+        with contextlib.suppress(NoMatches, KeyError):
+            super()._action_command_list(action)
+
+
 class VtopCommands(Provider):
-    """Actions, and starts and stops by name."""
+    """Actions, and starts and stops by name. What is shown is literal: a title or an address is never markup."""
 
     @property
     def vtop(self) -> VtopApp:
@@ -58,7 +75,7 @@ class VtopCommands(Provider):
     async def discover(self) -> Hits:
         """Everything, before anything is typed."""
         for title, text, run in self._commands():
-            yield DiscoveryHit(Content(title), run, title, Content(text).plain)
+            yield DiscoveryHit(Content(title), run, title, escape(text))
 
     async def search(self, query: str) -> Hits:
         """What matches."""
@@ -66,4 +83,4 @@ class VtopCommands(Provider):
         for title, text, run in self._commands():
             score = matcher.match(title)
             if score > 0:
-                yield Hit(score, matcher.highlight(title), run, title, text)
+                yield Hit(score, matcher.highlight(title), run, title, escape(text))

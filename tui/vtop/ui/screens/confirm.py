@@ -33,6 +33,7 @@ class ConfirmScreen(ModalScreen[bool]):
         self.detail = detail
         self.yes = yes
         self.no = no
+        self._answered = False
 
     def compose(self) -> ComposeResult:
         """The question, what follows from it, and the two answers with their keys."""
@@ -46,9 +47,11 @@ class ConfirmScreen(ModalScreen[bool]):
                 yield Button(Content(f"n  {self.no}"), id="no")
 
     def action_answer(self, answer: bool) -> None:
-        """Closes with the answer."""
-        self.dismiss(answer)
+        """Closes with the answer; a second key that was typed ahead answers nothing."""
+        if not self._answered:
+            self._answered = True
+            self.dismiss(answer)
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(event.button.id == "yes")
+        self.action_answer(event.button.id == "yes")

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from vtop.contract import RunSummary
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.calls import aside
-from vtop.ui.ink import Line, cut
+from vtop.ui.ink import Line, cut, cut_start
 from vtop.ui.listing import Picker
 from vtop.ui.page import Page
 from vtop.ui.words import ago
@@ -101,7 +101,8 @@ class RunsScreen(Page):
             headline = Line(" · ".join(parts), "strong")
             title = max(0, room - headline.width - 2)
             if title >= 8:
-                line.add(f"{cut(run.title, title, glyphs.ellipsis):<{title}}  ")
+                shorten = cut_start if run.kind == "load" else cut
+                line.add(f"{shorten(run.title, title, glyphs.ellipsis):<{title}}  ")
             return line.join(headline)
 
         return draw
