@@ -85,7 +85,7 @@ async def test_an_answer_that_is_typed_twice_counts_once() -> None:
     async with running(service) as (app, press, pilot):
         await press("x")
         for key in ("y", "n", "enter", "enter", "y"):
-            app.screen.post_message(Key(key, key if len(key) == 1 else None))
+            app.post_message(Key(key, key if len(key) == 1 else None))
         await settle(pilot)
         assert app.is_running
     assert service.names() == ["stop_server"]

@@ -12,6 +12,7 @@ from rich.markup import escape
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.css.query import NoMatches
+from textual.events import Mount
 from textual.worker import Worker
 
 from vtop.errors import VtopError
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 class Palette(CommandPalette):
     """Textual's palette, which ends the program where a key comes between its opening and its first results."""
+
+    def _on_mount(self, event: Mount) -> None:
+        if self not in self.app.screen_stack:
+            # Closed before it was open: Textual's own handler looks for the screen below it.
+            event.prevent_default()
 
     def run_worker(self, *args: Any, **kwargs: Any) -> Worker[Any]:
         """A search that is left half-way is no reason to end."""

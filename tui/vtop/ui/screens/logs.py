@@ -222,7 +222,10 @@ class LogsScreen(Page):
         self._show_hit()
 
     def _show_hit(self) -> None:
-        pager = self.query_one("#body", Pager)
+        pager = next(iter(self.query("#body").results(Pager)), None)
+        if pager is None:
+            # The screen was left before it was drawn.
+            return
         pager.redraw()
         if 0 <= self._hit < len(self._row_of_line):
             pager.go(self._row_of_line[self._hit])
