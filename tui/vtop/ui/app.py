@@ -466,7 +466,7 @@ class VtopApp(App[int]):
     def action_command_palette(self) -> None:
         """Every action by name."""
         if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[Any]:
         """Only the theme and the picture of Textual's own; the rest comes from the table of actions."""
