@@ -21,7 +21,7 @@ from vtop.units import significant
 
 SCHEMA = 1
 _FILE = "compare.json"
-MOST_LOOKED_AT = 20
+MOST_LOOKED_AT = 60
 """Earlier comparisons that are searched for the time a load takes."""
 
 
