@@ -270,7 +270,7 @@ async def test_the_saved_comparison_is_the_one_that_ran(machine: Machine) -> Non
     assert record.simulated
     assert (
         record.repeat_command
-        == "vtop compare A B --workload chat --repeats 2 --set max_num_seqs=8 --sim --gpu 'RTX 4090'"
+        == "vtop compare A B --workload chat --repeats 2 --order interleaved --set max_num_seqs=8 --sim --gpu 'RTX 4090'"
     )
     entry = store.list_runs(machine.runs_dir)[0]
     assert (entry.run_id, entry.kind, entry.simulated, entry.complete) == (run_id, "compare", True, True)

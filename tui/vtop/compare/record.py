@@ -195,7 +195,7 @@ def repeat_command(request: CompareRequest) -> str:
         ("-c", request.concurrency),
         ("--max-tokens", request.max_tokens),
         ("--seed", request.seed),
-        ("--order", request.order if request.order == "blocks" else None),
+        ("--order", request.order if request.order != "auto" else None),
         ("--warmup", request.warmup),
     ):
         if value is not None:
