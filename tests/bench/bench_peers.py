@@ -274,45 +274,57 @@ def traffic(url: str) -> Iterator[None]:
             thread.join(60)
 
 
-def measure(
-    command: list[str], environ: Mapping[str, str], directory: Path, relay: Relay, server: str
-) -> dict[str, Any]:
-    """All numbers of one program; those that could not be had are missing, with `why`."""
+Start = tuple[list[str], Mapping[str, str]]
+"""A command and its environment."""
+
+
+def first_frames(starts: Mapping[str, Start], directory: Path) -> dict[str, dict[str, Any]]:
+    """Time and CPU until the first frame of each program; they take turns, so that the machine's mood is shared."""
+    paints: dict[str, list[float]] = {name: [] for name in starts}
+    cpus: dict[str, list[float]] = {name: [] for name in starts}
+    found: dict[str, dict[str, Any]] = {}
+    for turn in range(STARTS + 1):
+        for name, (command, environ) in starts.items():
+            program = Program(command, environ, directory)
+            try:
+                paint = program.first_paint_s()
+                cpu_s = program.cpu_s()
+                if paint is None:
+                    found[name] = {"why": f"did not paint: {program.last_words()}"}
+                elif turn == 0:
+                    # The first start leaves bytecode and fills the disk's cache, for all alike; it is not counted.
+                    program.read(SETTLE_S)
+                else:
+                    paints[name].append(paint)
+                    cpus[name].append(cpu_s)
+            finally:
+                program.close()
+    for name in starts:
+        if name not in found:
+            found[name] = {"paint": min(paints[name]), "paint_cpu": min(cpus[name])}
+    return found
+
+
+def measure(start: Start, directory: Path, relay: Relay, server: str) -> dict[str, Any]:
+    """What one program costs while it runs; `why` where that could not be had."""
     found: dict[str, Any] = {}
-    paints, cpus = [], []
-    # The first start leaves bytecode and fills the disk's cache, for all alike; it is not counted.
-    for left in reversed(range(STARTS + 1)):
-        program = Program(command, environ, directory)
-        try:
-            paint = program.first_paint_s()
-            cpu_s = program.cpu_s()
-            if paint is None:
-                found["why"] = f"did not paint: {program.last_words()}"
-                return found
-            if left == STARTS:
-                program.read(SETTLE_S)
-            else:
-                paints.append(paint)
-                cpus.append(cpu_s)
-            if left:
-                continue
-            program.read(SETTLE_S)
-            if program.process.poll() is not None:
-                found["why"] = f"ended by itself: {program.last_words()}"
-                return found
-            found["idle"] = _window(program)
-            found["memory"] = program.memory_bytes()
-            with traffic(server):
-                program.read(3.0)
-                found["busy"] = _window(program)
-            relay.hang(True)
-            program.read(4.0)
-            found["quit"] = program.quit_s()
-        finally:
-            program.close()
-            relay.hang(False)
-    found["paint"] = min(paints)
-    found["paint_cpu"] = min(cpus)
+    program = Program(*start, directory)
+    try:
+        painted = program.first_paint_s() is not None
+        program.read(SETTLE_S)
+        if not painted or program.process.poll() is not None:
+            return {"why": f"ended by itself: {program.last_words()}"}
+        found["idle"] = _window(program)
+        found["memory"] = program.memory_bytes()
+        with traffic(server):
+            program.read(3.0)
+            found["busy"] = _window(program)
+        relay.hang(True)
+        program.read(4.0)
+        found["quit"] = program.quit_s()
+    finally:
+        program.close()
+        relay.hang(False)
     return found
 
 
@@ -351,16 +363,19 @@ def run() -> list[Row]:
         with simulated_server(directory) as server:
             relay = Relay(server)
             try:
+                starts: dict[str, Start] = {}
                 for name in ("vtop", FLOOR, *PEERS):
                     executable, why = ("", "") if name not in PEERS else install(name, directory)
                     if executable is None:
                         found[name] = {"why": why}
                     else:
                         own = environ if name in PEERS else environment_of(environ, directory)
-                        command = command_of(name, executable, relay.url)
-                        found[name] = measure(command, own, directory, relay, server)
-                    if "why" in found[name]:
-                        notes.append(f"{name}: {found[name]['why']}")
+                        starts[name] = (command_of(name, executable, relay.url), own)
+                found |= first_frames(starts, directory)
+                for name, start in starts.items():
+                    if "why" not in found[name]:
+                        found[name] |= measure(start, directory, relay, server)
+                notes += [f"{name}: {numbers['why']}" for name, numbers in found.items() if "why" in numbers]
             finally:
                 relay.close()
     said = "; ".join(notes)
