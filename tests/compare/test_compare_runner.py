@@ -268,10 +268,8 @@ async def test_the_saved_comparison_is_the_one_that_ran(machine: Machine) -> Non
     record = load_record(Path(progress.directory))
     assert record.rows == progress.rows
     assert record.simulated
-    assert (
-        record.repeat_command
-        == "vtop compare A B --workload chat --repeats 2 --order interleaved --set max_num_seqs=8 --sim --gpu 'RTX 4090'"
-    )
+    words = "--workload chat --repeats 2 --order interleaved --set max_num_seqs=8 --sim --gpu 'RTX 4090'"
+    assert record.repeat_command == f"vtop compare A B {words}"
     entry = store.list_runs(machine.runs_dir)[0]
     assert (entry.run_id, entry.kind, entry.simulated, entry.complete) == (run_id, "compare", True, True)
     assert entry.headline.startswith("B 1.5")
