@@ -116,6 +116,8 @@ class VtopApp(App[int]):
         self._paint_failed = ""
         self.register_theme(DARK)
         self.register_theme(LIGHT)
+        # Here, not when mounted: a change of theme styles and paints everything once more.
+        self.theme = self.settings.theme if self.settings.theme in self.available_themes else DARK.name
 
     # Lifecycle.
 
@@ -128,11 +130,8 @@ class VtopApp(App[int]):
         self.set_keymap({name: keys for name, keys in self.settings.keys.items() if name in BY_ID})
         for problem in keymap_problems(self.settings.keys):
             self.notify(problem, severity="warning", markup=False)
-        if self.settings.theme in self.available_themes:
-            self.theme = self.settings.theme
-        else:
+        if self.theme != self.settings.theme:
             self.notify(f"there is no theme {self.settings.theme}", severity="warning", markup=False)
-            self.theme = DARK.name
         self.pump.connect(self.service.subscribe)
         self._painter = self.set_interval(1 / self.view.paint_hz, self.tick)
         if self.view.window_s != self.settings.__class__().window_s:
