@@ -13,6 +13,10 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
+# This interpreter has vLLM and not vtop; the module needs nothing but Python.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tui"))
+from vtop.load.words import COMMON_WORDS
+
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -25,22 +29,7 @@ TEXT = [
     "Numbers: 0 1 2 3 4 5 6 7 8 9 10 20 30 40 50 60 70 80 90 100 200 300 400 500.",
     "What is said once may be remembered; what is remembered need not be computed again.",
 ]
-"""Enough text for a byte-level tokenizer of a thousand tokens."""
-
-WORDS = """
-time year people way day man thing woman life child world school state family student group country problem hand
-part place case week company system program question work government number night point home water room mother area
-money story fact month lot right study book eye job word business issue side kind head house service friend father
-power hour game line end member law car city community name president team minute idea body information back parent
-face level office door health person art war history party result change morning reason research girl guy moment air
-teacher force education foot boy age policy music market sense nation plan college interest death course someone
-experience role effect use class control field development report light care rate heart drug show leader voice wife
-police mind price decision son view relationship town road arm difference value building action season society tax
-director position player record paper space ground form event matter center couple site project activity star table
-need court oil situation cost industry figure street image phone data picture practice piece land product doctor
-wall patient worker news test movie north love support technology step baby computer type attention film tree source
-"""
-"""Everyday words that are to be one token each, so that prompts have exact lengths; the training repeats them."""
+"""Enough text for a byte-level tokenizer."""
 
 SIZES = {
     "tiny": {
@@ -98,7 +87,8 @@ def write_tokenizer(directory: Path) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     )
-    tokenizer.train_from_iterator([*TEXT, *[" " + " ".join(WORDS.split())] * 50], trainer)
+    # Repeated, so that each word of the prompts becomes one token, and prompts have exact lengths.
+    tokenizer.train_from_iterator([*TEXT, *[" " + " ".join(COMMON_WORDS)] * 50], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=4096
     )
