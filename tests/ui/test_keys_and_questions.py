@@ -197,12 +197,22 @@ async def test_warnings_are_asked_about_before_a_start() -> None:
     from ui.looks import with_problem
 
     service = with_problem()
+    service.plans["prefix-caching"] = service.plans["baseline"]
     async with running(service) as (app, press, _):
-        await press("s", "enter")
+        await press("s", "down", "enter")
         assert isinstance(app.screen, ConfirmScreen)
         assert "port 8000 is taken" in app.screen.detail
         await press("y")
-    assert ("start_server", ("baseline", {})) in service.calls
+    assert ("start_server", ("prefix-caching", {})) in service.calls
+
+
+async def test_a_preset_that_runs_is_not_started_twice() -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, _):
+        await press("s", "enter")
+        assert isinstance(app.screen, StartScreen)
+        assert "baseline is there already: x on the dashboard stops it" in notices(app)
+    assert "start_server" not in service.names()
 
 
 async def test_l_runs_the_load_test_on_the_selected_server() -> None:
