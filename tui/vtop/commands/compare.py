@@ -20,6 +20,7 @@ from vtop.contract import CompareProgress, CompareRequest, CompareRow, CompareSt
 from vtop.errors import UsageError
 from vtop.experiments import SIMULATED_WARMUP
 from vtop.preset_files import parse_set
+from vtop.results.columns import SECOND_HALF, second_half
 from vtop.results.intervals import smallest_difference
 from vtop.service import VtopService
 
@@ -41,34 +42,6 @@ _HEADING = (
     "FAILED",
     "VERDICT",
 )
-
-
-_MORE_HEADING = (
-    "CONFIGURATION",
-    "PREDICTED",
-    "TTFT P95",
-    "TPOT P95",
-    "E2E MEAN",
-    "E2E P95",
-    "J/TOKEN",
-    "KV CAPACITY",
-    "WEIGHTS",
-    "GPUS",
-    "RUNS",
-)
-
-
-def _more_cells(row: CompareRow) -> tuple[str, ...]:
-    return (
-        row.preset,
-        units.DASH if row.predicted_ratio is None else f"{row.predicted_ratio:.2f}x",
-        *map(units.duration, (row.ttft_p95_s, row.tpot_p95_s, row.e2e_mean_s, row.e2e_p95_s)),
-        units.significant(row.joules_per_token),
-        units.DASH if row.kv_capacity_tokens is None else f"{units.count(row.kv_capacity_tokens)} tokens",
-        units.gib(row.weights_bytes),
-        units.count(row.gpus),
-        str(row.runs),
-    )
 
 
 def _interval(row: CompareRow) -> str:
@@ -131,7 +104,7 @@ def comparison_table(rows: Sequence[CompareRow]) -> str:
     lines = [
         table([_cells(row) for row in rows], _HEADING, right=range(1, 10)),
         "",
-        table([_more_cells(row) for row in rows], _MORE_HEADING, right=range(1, 11)),
+        table([second_half(row) for row in rows], [name.upper() for name in SECOND_HALF], right=range(1, 11)),
     ]
     for row in rows:
         if said := _said_of(row, rows):

@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from vtop import units
 from vtop.contract import CompareProgress, CompareRow, CompareStep
 from vtop.experiments import experiment_of, result_sentence
+from vtop.results.columns import SECOND_HALF, second_half
 from vtop.ui.charts.bars import bar
 from vtop.ui.frame import rule
 from vtop.ui.glyphs import Glyphs
@@ -140,6 +141,8 @@ def table_rows(progress: CompareProgress, width: int, glyphs: Glyphs) -> list[Li
         return []
     top = max((row.ratio for row in progress.rows if row.ratio), default=1.0)
     rows = _wide(progress, width, top, glyphs) if width >= ONE_ROW_WIDTH else _narrow(progress, width, top, glyphs)
+    if progress.state != "running" and any(row.runs for row in progress.rows):
+        rows += [Line(), *_second_half(progress, width, glyphs)]
     for warning in progress.warnings:
         rows += [Line(" ").join(line) for line in wrap("! " + warning, width - 2, "warn", "  ")]
     for row in progress.rows:
@@ -191,6 +194,18 @@ def _wide(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -> 
             rows.append(line)
         rows += [Line(" " * indent).join(more) for more in verdict]
     return rows
+
+
+def _second_half(progress: CompareProgress, width: int, glyphs: Glyphs) -> list[Line]:
+    """Tails, whole answers, energy and memory; in narrow terminals without the counts on the right."""
+    # Without the prediction, which stands above.
+    cells = [(row[0], *row[2:]) for row in (SECOND_HALF, *map(second_half, progress.rows))]
+    for columns in range(len(cells[0]), 1, -1):
+        shown = [(cut(row[0], 20, glyphs.ellipsis), *row[1:columns]) for row in cells]
+        lines = table(shown, "<" + ">" * (columns - 1))
+        if max(map(cell_len, lines)) <= width - 2:
+            break
+    return [Line(" " + lines[0], "dim"), *(Line(" " + text) for text in lines[1:])]
 
 
 def _narrow(progress: CompareProgress, width: int, top: float, glyphs: Glyphs) -> list[Line]:
