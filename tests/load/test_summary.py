@@ -84,6 +84,14 @@ def test_the_client_and_the_server_speak_for_themselves() -> None:
     assert "6 of 20 requests failed" in text and "! 6 failed: stream_cut" in text
 
 
+def test_a_server_window_that_is_longer_than_the_test_says_so() -> None:
+    """A step of a ladder that takes 0.3 s lies between two readings of the server a second apart."""
+    short = result(duration_s=0.3, server={"ttft_mean_s": 0.08, "window_s": 2.0})
+    assert "mean 80.0 ms over 2.00 s, with what ran before or after" in summary_text(short)
+    fitting = result(duration_s=20.0, server={"ttft_mean_s": 0.08, "window_s": 20.05})
+    assert "mean 80.0 ms over the same window" in summary_text(fitting)
+
+
 def test_steps_of_a_ladder_are_rows() -> None:
     step = LoadStep(
         concurrency=4,

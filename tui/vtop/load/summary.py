@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vtop import units
+from vtop.load.outcome import server_window_fits
 from vtop.load.progress import LoadProgress, LoadResult, LoadStep, Percentiles
 from vtop.load.stats import too_few
 
@@ -124,7 +125,10 @@ def _client_and_server(result: LoadResult) -> Iterator[str]:
         )
     server = result.server
     if server.get("ttft_mean_s") is not None:
-        yield _row("Server's own TTFT", f"mean {units.duration(server['ttft_mean_s'])} over the same window")
+        window = "the same window"
+        if not server_window_fits(result):
+            window = f"{units.duration(server['window_s'])}, with what ran before or after"
+        yield _row("Server's own TTFT", f"mean {units.duration(server['ttft_mean_s'])} over {window}")
     if server.get("prefix_hit_rate") is not None:
         yield _row("Prefix cache hits", f"{units.percent(server['prefix_hit_rate'])} of this run's prompt tokens")
 
