@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -175,11 +176,34 @@ def test_a_run_id_never_leaves_the_runs_directory(tmp_path: Path, run_id: str) -
 def test_a_run_is_deleted_whole_and_a_missing_one_is_said(tmp_path: Path) -> None:
     save(tmp_path)
     store.delete_run("run-1", tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert store.list_runs(tmp_path) == []
     with pytest.raises(VtopError, match="no run 'run-1'"):
         store.delete_run("run-1", tmp_path)
     with pytest.raises(VtopError, match="no load test 'run-1'"):
         store.load_result("run-1", tmp_path)
+
+
+def test_a_deleted_run_can_be_brought_back_for_a_week(tmp_path: Path) -> None:
+    save(tmp_path)
+    before = (tmp_path / "run-1" / "result.json").read_bytes()
+    store.delete_run("run-1", tmp_path)
+    store.restore_run("run-1", tmp_path)
+    assert (tmp_path / "run-1" / "result.json").read_bytes() == before
+    with pytest.raises(VtopError, match="there is a run 'run-1' again"):
+        store.restore_run("run-1", tmp_path)
+    with pytest.raises(VtopError, match="cannot bring back run-2"):
+        store.restore_run("run-2", tmp_path)
+
+
+def test_what_was_deleted_long_ago_is_removed_with_the_next(tmp_path: Path) -> None:
+    for name in ("run-1", "run-2", "run-3"):
+        (tmp_path / name).mkdir()
+    store.delete_run("run-1", tmp_path)
+    store.delete_run("run-2", tmp_path)
+    long_ago = time.time() - store.DELETED_FOR_S - 60
+    os.utime(tmp_path / ".deleted" / "run-1", (long_ago, long_ago))
+    store.delete_run("run-3", tmp_path)
+    assert sorted(path.name for path in (tmp_path / ".deleted").iterdir()) == ["run-2", "run-3"]
 
 
 def test_a_link_in_the_runs_directory_is_not_followed_to_delete(tmp_path: Path) -> None:

@@ -405,7 +405,12 @@ class FakeService:
 
     def delete_run(self, run_id: str) -> None:
         self.calls.append(("delete_run", run_id))
+        self.deleted_runs = [run for run in self.run_list if run.run_id == run_id]
         self.run_list = [run for run in self.run_list if run.run_id != run_id]
+
+    def restore_run(self, run_id: str) -> None:
+        self.calls.append(("restore_run", run_id))
+        self.run_list = [*(run for run in self.deleted_runs if run.run_id == run_id), *self.run_list]
 
     def run_timeline(self, run_id: str) -> Sequence[Mapping[str, Any]]:
         return self.timeline

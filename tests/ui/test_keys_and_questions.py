@@ -380,15 +380,21 @@ async def test_screens_are_never_stacked_twice() -> None:
         assert isinstance(app.screen, Dashboard)
 
 
-async def test_runs_open_export_and_delete_with_a_question() -> None:
+async def test_runs_open_export_delete_and_come_back() -> None:
     service = with_everything(FakeService(snapshot(ready())))
     async with running(service) as (app, press, _):
         await press("r")
         assert isinstance(app.screen, RunsScreen)
-        await press("D", "n")
-        assert "delete_run" not in service.names()
-        await press("D", "y")
+        await press("u")
+        assert "restore_run" not in service.names()
+        await press("D")
         assert ("delete_run", "r4") in service.calls
+        assert "deleted r4; u brings it back" in notices(app)
+        assert "u Undo" in app.screen.query_one("#footer").lines[0].text  # type: ignore[attr-defined]
+        await press("u")
+        assert ("restore_run", "r4") in service.calls
+        assert [run.run_id for run in service.run_list].count("r4") == 1
+        await press("D")
         await press("down", "enter")
         assert isinstance(app.screen, ResultScreen)
         await press("o")
@@ -558,7 +564,7 @@ def test_every_action_can_be_done() -> None:
     """The table and the methods agree."""
     from vtop.ui.deeds import Deeds
 
-    own = {"edit", "search", "search-next", "search-back", "follow", "export", "delete", "mark"}
+    own = {"edit", "search", "search-next", "search-back", "follow", "export", "delete", "undo", "mark"}
     for action in ACTIONS:
         assert action.id in own or hasattr(Deeds, "do_" + action.id.replace("-", "_")), action.id
 

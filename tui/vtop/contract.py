@@ -224,7 +224,11 @@ class Service(Protocol):
         ...
 
     def delete_run(self, run_id: str) -> None:
-        """Deletes a saved run."""
+        """Deletes a saved run; it can be brought back for a week."""
+        ...
+
+    def restore_run(self, run_id: str) -> None:
+        """Brings a deleted run back."""
         ...
 
     def run_timeline(self, run_id: str) -> Sequence[Mapping[str, Any]]:

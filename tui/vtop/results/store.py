@@ -29,6 +29,9 @@ from vtop.load.progress import LoadResult
 from vtop.load.stats import RequestRecord
 
 SCHEMA = 1
+DELETED_FOR_S = 7 * 86400.0
+"""How long a deleted run can be brought back; it is gone with the first deletion after that."""
+_DELETED = ".deleted"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PERCENTILES = (50, 90, 95, 99)
 
@@ -344,15 +347,43 @@ def _summary_entry(directory: Path) -> RunEntry:
 
 
 def delete_run(run_id: str, base: Path | None = None) -> None:
-    """Deletes a run's directory.
+    """Puts a run's directory aside; `restore_run` brings it back for `DELETED_FOR_S`.
 
     Raises:
-        VtopError: there is none, or it cannot be deleted.
+        VtopError: there is none, or it cannot be moved.
     """
+    base = base or paths.runs_dir()
     directory = run_directory(run_id, base)
     if directory.is_symlink() or not directory.is_dir():
         raise VtopError(f"there is no run {run_id!r}", "List them: vtop runs.")
+    aside = base / _DELETED
     try:
-        shutil.rmtree(directory)
+        aside.mkdir(mode=0o700, exist_ok=True)
+        _empty(aside, run_id)
+        os.utime(directory)
+        directory.rename(aside / run_id)
     except OSError as error:
         raise VtopError(f"cannot delete {directory}: {error.strerror}", "Check its permissions.") from error
+
+
+def restore_run(run_id: str, base: Path | None = None) -> None:
+    """Brings a deleted run back.
+
+    Raises:
+        VtopError: it is not there any more, or its place is taken.
+    """
+    base = base or paths.runs_dir()
+    directory = run_directory(run_id, base)
+    if directory.exists():
+        raise VtopError(f"there is a run {run_id!r} again", "Nothing was changed.")
+    try:
+        (base / _DELETED / run_id).rename(directory)
+    except OSError as error:
+        raise VtopError(f"cannot bring back {run_id}: {error.strerror}", "Deleted runs are kept for a week.") from error
+
+
+def _empty(aside: Path, again: str) -> None:
+    """Removes what was deleted long ago, and an earlier run of the name that is deleted now."""
+    for directory in aside.iterdir():
+        if directory.name == again or time.time() - directory.stat().st_mtime > DELETED_FOR_S:
+            shutil.rmtree(directory)

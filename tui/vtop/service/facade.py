@@ -390,6 +390,11 @@ class VtopService:
         self._may_change()
         store.delete_run(run_id)
 
+    def restore_run(self, run_id: str) -> None:
+        """See `contract.Service`."""
+        self._may_change()
+        store.restore_run(run_id)
+
     def run_timeline(self, run_id: str) -> Sequence[Mapping[str, Any]]:
         """See `contract.Service`."""
         return store.load_timeline(run_id)

@@ -123,6 +123,10 @@ class ReplayService:
         """Refused."""
         _refuse()
 
+    def restore_run(self, run_id: str) -> None:
+        """Refused."""
+        _refuse()
+
     def run_timeline(self, run_id: str) -> Sequence[Mapping[str, Any]]:
         """None."""
         return ()

@@ -29,6 +29,9 @@ class Situation:
     item: bool = False
     """Something is chosen on the current screen (a run, a preset, a finished test)."""
 
+    undo: bool = False
+    """Something was done on the current screen that can be undone."""
+
     @property
     def state(self) -> ServerState | None:
         """The selected server's state."""
@@ -177,8 +180,10 @@ ACTIONS: tuple[Action, ...] = (
            screens=("dashboard", "result", "compare", *COMPARISONS)),
     Action("export", "o", "Export", "Write the shown result as Markdown, CSV and HTML.", MEASURE,
            can=lambda now: now.item and now.screen in EXPORTED, footer=3, screens=EXPORTED),
-    Action("delete", "D,delete", "Delete", "Delete the chosen run, after a confirmation.", MEASURE, mutates=True,
+    Action("delete", "D,delete", "Delete", "Delete the chosen run; it can be brought back.", MEASURE, mutates=True,
            can=lambda now: now.item and now.screen == "runs", footer=4, screens=("runs",)),
+    Action("undo", "u", "Undo", "Bring back what was deleted last.", MEASURE, mutates=True,
+           can=lambda now: now.undo, footer=3, screens=("runs",)),
     Action("mark", "space", "Mark", "Mark or unmark the chosen row.", MEASURE,
            can=lambda now: now.screen in ("compare", "runs"), footer=2, screens=("compare", "runs")),
     Action("explain", "e", "Explain", "The verdict with its arithmetic, every reading, and why others are missing.",

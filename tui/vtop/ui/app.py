@@ -350,6 +350,7 @@ class VtopApp(App[int]):
             recording_shown=self.recording_shown,
             typing=page.focused is not None and page.focused.check_consume_key("q", "q"),
             item=page.has_item() if isinstance(page, Page) and page.complete else False,
+            undo=page.has_undo() if isinstance(page, Page) and page.complete else False,
         )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

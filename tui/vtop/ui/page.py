@@ -152,6 +152,10 @@ class Page(Screen[None], inherit_bindings=False):
         """Whether something is chosen here that `enter` and its like act on."""
         return False
 
+    def has_undo(self) -> bool:
+        """Whether something was done here that can be undone."""
+        return False
+
     @on(Canvas.Clicked, "#footer")
     def _footer_clicked(self, event: Canvas.Clicked) -> None:
         for start, end, action in self._places:

@@ -1,4 +1,4 @@
-"""Saved runs: open one, mark two to lay them side by side, export, delete."""
+"""Saved runs: open one, mark two to lay them side by side, export, delete and bring back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 
 from vtop.contract import RunSummary
 from vtop.telemetry.snapshot import Snapshot
+from vtop.ui.actions import BY_ID, keys_of
 from vtop.ui.calls import aside
 from vtop.ui.ink import Line, cut, cut_start
 from vtop.ui.listing import Picker
@@ -31,6 +32,8 @@ class RunsScreen(Page):
         super().__init__()
         self._runs: Sequence[RunSummary] | None = None
         self._marked: list[str] = []
+        self._deleted: list[str] = []
+        """Runs that were deleted here, the last at the end."""
 
     def compose_body(self) -> ComposeResult:
         """One list."""
@@ -57,7 +60,7 @@ class RunsScreen(Page):
 
     def pulse(self) -> object:
         """The list, the marks, the choice."""
-        return (id(self._runs), tuple(self._marked), self._chosen())
+        return (id(self._runs), tuple(self._marked), self._chosen(), len(self._deleted))
 
     def _chosen(self) -> str:
         return self.query_one("#list", Picker).chosen
@@ -154,22 +157,32 @@ class RunsScreen(Page):
         self.vtop.export_run(self._chosen())
 
     def do_delete(self) -> None:
-        """Deletes the chosen run after a question."""
-        run = next((run for run in self._runs or () if run.run_id == self._chosen()), None)
-        if run is None:
+        """Deletes the chosen run at once: it can be brought back."""
+        chosen = self._chosen()
+        if not chosen:
             return
 
-        def delete() -> None:
-            self.vtop.call(
-                aside(lambda: self.vtop.service.delete_run(run.run_id)), f"delete {run.run_id}", lambda _: self._read()
+        def done(_: None) -> None:
+            self._deleted.append(chosen)
+            self._read()
+            keys = keys_of(BY_ID["undo"], self.vtop.settings.keys)
+            self.vtop.notify(
+                f"deleted {chosen}; {keys[0]} brings it back" if keys else f"deleted {chosen}", markup=False
             )
 
-        self.vtop.ask(
-            "Delete this run?",
-            f"{run.title}\n{run.headline}\nIt cannot be brought back.",
-            "Delete it",
-            "Keep it",
-            delete,
+        self.vtop.call(aside(lambda: self.vtop.service.delete_run(chosen)), f"delete {chosen}", done)
+
+    def has_undo(self) -> bool:
+        """Whether a run was deleted here."""
+        return bool(self._deleted)
+
+    def do_undo(self) -> None:
+        """Brings the run back that was deleted last."""
+        if not self._deleted:
+            return
+        run_id = self._deleted.pop()
+        self.vtop.call(
+            aside(lambda: self.vtop.service.restore_run(run_id)), f"bring back {run_id}", lambda _: self._read()
         )
 
     def do_next_server(self) -> None:
