@@ -158,6 +158,20 @@ async def test_old_data_says_how_old_it_is() -> None:
         assert "data 12 s old" in app.screen.query_one("#header", Canvas).lines[0].text
 
 
+@pytest.mark.parametrize(("compare_state", "told"), [("running", False), ("finished", True)])
+async def test_the_starts_of_a_comparison_put_no_notice_over_its_table(compare_state: str, told: bool) -> None:
+    service = FakeService(snapshot(starting("a")))
+    service.comparison = comparison(compare_state)
+    app = VtopApp(service, clock=service.clock)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        service.publish(snapshot(ready("a")))
+        app.tick()
+        await pilot.pause()
+        notices = [notice.message for notice in app._notifications]
+        assert any(message.startswith("ready") for message in notices) is told
+
+
 def test_endings_are_told_once_and_not_at_the_beginning() -> None:
     before, after = snapshot(starting("a"), ready("b")), snapshot(ready("a"), failed("b"))
     assert endings(None, after) == []

@@ -280,7 +280,9 @@ class VtopApp(App[int]):
         if newest is self._before:
             return
         for ending in endings(self._before, newest):
-            self._tell_unless_captioned(ending)
+            # The comparison shows each of its servers start; notices would lie over its table.
+            if ending.failed or not self.compare_running():
+                self._tell_unless_captioned(ending)
         self._before = newest
 
     def _tell_unless_captioned(self, ending: Ending) -> None:
