@@ -19,6 +19,14 @@ WORDS = ("baseline", "sequential", "--sim", "--repeats", "2", "-n", "4", "-c", "
 QUICK = ("--set", "args.startup-s=0.2")
 
 
+@pytest.fixture(autouse=True)
+def hangups_as_in_a_terminal() -> Iterator[None]:
+    """Tests that run under nohup would hand their deaf ear to what they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def vtop(tmp_path: Path) -> Iterator[Vtop]:
     own = Vtop(tmp_path)
