@@ -343,6 +343,17 @@ async def test_a_reused_connection_that_the_server_closed_is_no_failure() -> Non
         await poller.close()
 
 
+async def test_a_server_that_has_just_become_ready_is_read_at_once() -> None:
+    """Half a minute of loading in silence is no row of failures that a pause would follow."""
+    clock = FakeClock()
+    poller = Poller("http://127.0.0.1:9", clock, 10)
+    for _ in range(30):
+        assert await poller.poll(starting=True)
+        clock.advance(1)
+    assert await poller.poll()
+    await poller.close()
+
+
 async def test_failures_are_given_a_growing_pause_and_recovery_is_noticed() -> None:
     state = {"status": 500}
 

@@ -162,7 +162,8 @@ class Poller:
     def _fail(self, failure: ScrapeFailure, starting: bool, began: float) -> None:
         now = self._clock.monotonic()
         self._window.outage()
-        self._failures += 1
+        # Silence while it loads must not put off the first look after that.
+        self._failures = 0 if starting else self._failures + 1
         self._asked_version = False
         state, message = failure.state, failure.message
         if starting and state in ("unreachable", "timeout"):
