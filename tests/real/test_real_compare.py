@@ -97,12 +97,18 @@ def test_ngram_speculation_is_faster_on_text_that_repeats(presets: Vtop) -> None
 
 
 def test_ngram_speculation_is_not_faster_on_random_text(presets: Vtop) -> None:
-    """Sampled answers of random weights repeat nothing: hardly a guess, hence nothing gained."""
+    """Sampled answers of random weights repeat nothing: hardly a guess, hence nothing gained.
+
+    A 95 % interval is on the wrong side once in forty such comparisons: then it is made once more.
+    """
     words = ["--workload", "random", "-n", "8", "-c", "1", "--max-tokens", "48"]
-    _, ngram = compare(presets, "plain", "ngram", *words)
-    assert ngram["tokens_per_step"] is None or ngram["tokens_per_step"] < 1.1
-    assert_verdict_follows(ngram)
-    assert ngram["verdict"] != "faster", ngram
+    verdicts: list[str] = []
+    while len(verdicts) < 2 and (not verdicts or verdicts[-1] == "faster"):
+        _, ngram = compare(presets, "plain", "ngram", *words)
+        assert ngram["tokens_per_step"] is None or ngram["tokens_per_step"] < 1.1
+        assert_verdict_follows(ngram)
+        verdicts.append(ngram["verdict"])
+    assert verdicts[-1] != "faster", verdicts
 
 
 def test_a_preset_against_itself_shows_no_difference(presets: Vtop) -> None:
