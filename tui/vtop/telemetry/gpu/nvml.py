@@ -30,11 +30,11 @@ LOOK_UP_S = 30.0
 FIRST_REINIT_S, REINIT_S = 60.0, 300.0
 """A GPU that was reset comes back only after NVML was initialised again, which costs the others a gap; so seldom."""
 
-_UNINITIALIZED, _NO_PERMISSION = 1, 4
+_UNINITIALIZED, _NO_PERMISSION, _LIBRARY_NOT_FOUND = 1, 4, 12
 _REMEDIES = {
     4: "no permission to talk to the NVIDIA driver; check the rights of /dev/nvidia*",
     9: "the NVIDIA driver is not loaded; load it (modprobe nvidia) or reboot",
-    12: "no NVIDIA driver library (libnvidia-ml.so.1); install the driver, or give the container its GPUs (--gpus all)",
+    _LIBRARY_NOT_FOUND: "no NVIDIA driver library (libnvidia-ml.so.1); install the driver, or give the container its GPUs (--gpus all)",
     17: "the system blocks access to the GPUs; check cgroup rules and the rights of /dev/nvidia*",
     18: "NVIDIA library and kernel module differ in version (driver updated); reboot, or restart the container",
     28: "the NVIDIA driver finds no GPU; check nvidia-smi and the container's --gpus",
@@ -43,7 +43,7 @@ _REMEDIES = {
 
 def unavailable_text(code: int) -> str:
     """Why NVML does not work and what to do, in one line."""
-    if code == 12 and sys.platform == "darwin":
+    if code == _LIBRARY_NOT_FOUND and sys.platform == "darwin":
         return "no NVIDIA GPU on this system (macOS); attach to a server by URL, or run vtop demo"
     return _REMEDIES.get(code, f"the NVIDIA driver library does not work (NVML error {code}); check nvidia-smi")
 
@@ -103,6 +103,9 @@ class NvmlSource:
             self._nvml = nvml = import_nvml()
         except ImportError:
             self._message = "nvidia-ml-py is not installed; install vtop again with its dependencies"
+            return
+        except OSError:
+            self._message = unavailable_text(_LIBRARY_NOT_FOUND)
             return
         try:
             nvml.nvmlInit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,9 @@ ASK_AGAIN_S = 300.0
 """A call that a device does not support is asked again this late: drivers and modes do change under a running vtop."""
 UNKNOWN_MEANS_LOST = 3
 """NVML's "unknown error" from every call, this many in a row, is what a dying device says."""
+
+DRIVER_LIBRARY = "libnvidia-ml.so.1"
+"""What pynvml loads; asked for first, because pynvml itself takes 2 MB and 20 ms."""
 
 INVALID_ARGUMENT, NO_PERMISSION, UNKNOWN = 2, 4, 999
 NOT_OFFERED = {
@@ -174,11 +178,14 @@ def handle_address(handle: Any) -> int | None:
 
 
 def import_nvml() -> ModuleType:
-    """The NVML binding, imported as late as possible: it is of no use on most laptops.
+    """The NVML binding, imported only where there is a driver library to bind: on most laptops there is none.
 
     Raises:
         ImportError: nvidia-ml-py is not installed.
+        OSError: no driver library can be loaded.
     """
+    if "pynvml" not in sys.modules:
+        ctypes.CDLL(DRIVER_LIBRARY)
     import pynvml
 
     module: ModuleType = pynvml
