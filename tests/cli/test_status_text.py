@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rich.cells import cell_len
+
 from vtop.commands.status import describe
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.telemetry.history import HistoryStore
@@ -45,6 +47,13 @@ def test_a_model_without_a_name_is_a_dash_and_a_name_cannot_move_the_cursor() ->
     text = describe(picture(EngineReading("line1\nline2\x1b[2J", 2.0)))
     assert r"line1\nline2\x1b[2J" in text
     assert "\x1b" not in text
+
+
+def test_columns_stand_under_their_headings_beside_wide_characters() -> None:
+    """`千问` takes four cells of a terminal, not two."""
+    text = describe(picture(EngineReading("千问", 2.0), EngineReading("coder", 2.0)))
+    wide, narrow = rows(text)
+    assert cell_len(wide[: wide.index("http")]) == narrow.index("http")
 
 
 def test_a_gpu_of_another_machine_says_where_it_is_and_a_lost_one_that_it_is_lost() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ui.fake_service import gpu, ready, snapshot
+from vtop.servers.status import ServerState
 from vtop.ui.glyphs import UNICODE
 from vtop.ui.panels.engine import engine_rows
 from vtop.ui.panels.gpus import gpu_row, gpu_title
@@ -126,3 +127,16 @@ def test_the_list_names_another_server_even_where_it_is_narrow() -> None:
     view = replace(ready(), engines=(engine,))
     rows, _ = server_rows(snapshot(view), view, 46, 3, UNICODE)
     assert "llama.cpp, not vLLM" in rows[0].text
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"), [("vllm", "vLLM 0.4.6"), ("sglang", "sglang 0.4.6"), (None, "0.4.6")]
+)  # fmt: skip
+def test_a_version_stands_under_the_name_of_what_answers(kind: str | None, shown: str) -> None:
+    status = ready().status
+    foreign = replace(status, state=ServerState.FOREIGN, version="0.4.6", simulated=False)
+    engines = (EngineReading("m", 2.0, server_kind=kind),) if kind else ()
+    view = replace(ready(), status=foreign, engines=engines)
+    rows = [line.text.split("version", 1)[1].strip() for line in explain_rows(snapshot(view), view, 120, UNICODE)
+            if line.text.strip().startswith("version")]  # fmt: skip
+    assert rows == [shown]

@@ -44,15 +44,24 @@ def table(rows: Sequence[Sequence[str]], heading: Sequence[str] | None = None, r
     every += [[visible(cell) for cell in row] for row in rows]
     if not every:
         return ""
-    widths = [max(len(row[column]) for row in every) for column in range(len(every[0]))]
+    widths = [max(_width(row[column]) for row in every) for column in range(len(every[0]))]
     lines = []
     for row in every:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - _width(cell))
+            cells.append(space + cell if column in right else cell + space)
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def _width(text: str) -> int:
+    """Cells that a terminal gives to the text: two for each wide character."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def finite(value: Any) -> Any:

@@ -204,10 +204,10 @@ class Discovery:
                     asked.append(self._look(url, process))
         found = list(await asyncio.gather(*asked))
         if self._processes and address_of(DEFAULT_URL) not in known and await self._serves_vllm(DEFAULT_URL):
-            found.append(await self._look(DEFAULT_URL))
+            found.append(await self._look(DEFAULT_URL, speaks_vllm=True))
         return tuple(found)
 
-    async def _look(self, url: str, process: FoundProcess | None = None) -> ServerStatus:
+    async def _look(self, url: str, process: FoundProcess | None = None, *, speaks_vllm: bool = False) -> ServerStatus:
         model, message = process.model if process else None, ""
         length: int | None = None
         try:
@@ -225,7 +225,7 @@ class Discovery:
             message = "/v1/models is not what vLLM answers"
         parts = urlsplit(url)
         return ServerStatus(
-            name=_name_of(url),
+            name=_name_of(url, speaks_vllm or process is not None),
             url=url,
             state=ServerState.FOREIGN,
             model=model,
@@ -266,9 +266,12 @@ def address_of(url: str) -> tuple[str, int]:
     return ("localhost" if host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "::") else host), port
 
 
-def _name_of(url: str) -> str:
+def _name_of(url: str, vllm: bool) -> str:
+    """After the address, since what answers at a given URL may be anything, and a name must not change with it."""
     parts = urlsplit(url)
     host = parts.hostname or url
-    if host in ("127.0.0.1", "localhost", "::1"):
+    if host in ("127.0.0.1", "::1"):
+        host = "localhost"
+    if vllm and host == "localhost":
         return f"vllm-{parts.port or 80}"
     return f"{host}:{parts.port}" if parts.port else host

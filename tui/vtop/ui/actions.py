@@ -112,6 +112,10 @@ def _can_chat(now: Situation) -> bool:
     return now.state in (ServerState.READY, ServerState.DEGRADED, ServerState.FOREIGN)
 
 
+def _can_mark(now: Situation) -> bool:
+    return now.screen == "compare" or (now.screen == "runs" and now.item)
+
+
 def _several(now: Situation) -> bool:
     return now.servers > 1
 
@@ -173,7 +177,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("choose-load", "L", "Workload", "Choose workload, concurrency and length of the load test.", MEASURE,
            mutates=True, can=_can_load, footer=8, screens=("dashboard", "load", "result")),
     Action("compare", "c", "Compare", "Compare presets: start, load and stop each, then a table with verdicts.",
-           MEASURE, mutates=True, footer=2, screens=("dashboard", "runs", "start", *COMPARISONS)),
+           MEASURE, mutates=True, footer=2, screens=("dashboard", "start", *COMPARISONS)),
     Action("experiments", "i", "Experiments", "Guided experiments: each optimization under a load that shows it off.",
            MEASURE, mutates=True, footer=9, screens=("dashboard",)),
     Action("runs", "r", "Runs", "Saved load tests and comparisons.", MEASURE, footer=6,
@@ -185,7 +189,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("undo", "u", "Undo", "Bring back what was deleted last.", MEASURE, mutates=True,
            can=lambda now: now.undo, footer=3, screens=("runs",)),
     Action("mark", "space", "Mark", "Mark or unmark the chosen row.", MEASURE,
-           can=lambda now: now.screen in ("compare", "runs"), footer=2, screens=("compare", "runs")),
+           can=_can_mark, footer=2, screens=("compare", "runs")),
     Action("explain", "e", "Explain", "The verdict with its arithmetic, every reading, and why others are missing.",
            LOOK, can=_has_server, footer=4, screens=("dashboard", "load")),
     Action("window", "w", "Window", "Window of every live rate and percentile: 10, 30, 60 or 300 s.", LOOK),

@@ -34,7 +34,8 @@ _UNINITIALIZED, _NO_PERMISSION, _LIBRARY_NOT_FOUND = 1, 4, 12
 _REMEDIES = {
     4: "no permission to talk to the NVIDIA driver; check the rights of /dev/nvidia*",
     9: "the NVIDIA driver is not loaded; load it (modprobe nvidia) or reboot",
-    _LIBRARY_NOT_FOUND: "no NVIDIA driver library (libnvidia-ml.so.1); install the driver, or give the container its GPUs (--gpus all)",
+    _LIBRARY_NOT_FOUND: "no NVIDIA driver library (libnvidia-ml.so.1); "
+    "install the driver, or give the container its GPUs (--gpus all)",
     17: "the system blocks access to the GPUs; check cgroup rules and the rights of /dev/nvidia*",
     18: "NVIDIA library and kernel module differ in version (driver updated); reboot, or restart the container",
     28: "the NVIDIA driver finds no GPU; check nvidia-smi and the container's --gpus",

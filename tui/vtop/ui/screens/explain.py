@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from textual.app import ComposeResult
 
 from vtop import units
+from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
 from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Line, printable, wrap
@@ -83,6 +84,15 @@ def _pairs(values: Mapping[str, str], width: int) -> list[Line]:
     return [line for name, text in values.items() for line in _pair(name.replace("_", " "), text, width)]
 
 
+def _version(server: ServerView) -> str:
+    """Under the name of what really answers; a foreign server that said nothing yet goes without one."""
+    status = server.status
+    unknown = "" if status.state is ServerState.FOREIGN else "vllm"
+    kind = server.engine.server_kind if server.engine is not None else unknown
+    name = "vLLM" if kind == "vllm" else kind
+    return f"{name} {status.version}".strip() + (", simulated" if status.simulated else "")
+
+
 def _server(server: ServerView, width: int) -> list[Line]:
     status = server.status
     rows = [Line(), Line(f" {status.name}", "title")]
@@ -97,7 +107,7 @@ def _server(server: ServerView, width: int) -> list[Line]:
     model = status.model or (server.engine.model_name if server.engine else units.DASH)
     rows += _pair("address, model", f"{status.url}  {model}", width)
     if status.version:
-        rows += _pair("version", f"vLLM {status.version}" + (", simulated" if status.simulated else ""), width)
+        rows += _pair("version", _version(server), width)
     limits = [
         f"{name} {value:,}"
         for name, value in (
