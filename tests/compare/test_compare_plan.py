@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from compare.comparing import Machine
+from vtop.compare.asked_load import load_of
 from vtop.compare.plan import configurations, plan_steps, remaining_s, settled_order
-from vtop.compare.record import last_times_s
+from vtop.compare.record import last_times_s, new_record, save_record
 from vtop.errors import UsageError
+from vtop.load.progress import LoadRequest
 from vtop.results.comparison import CompareRequest, CompareStep
 
 
@@ -83,3 +85,31 @@ async def test_the_next_plan_of_the_same_load_knows_how_long_it_takes(tmp_path: 
     other = replace(request, workload="prefix")
     assert last_times_s(other, tmp_path) == (starts, {})
     assert last_times_s(replace(request, simulated=True), tmp_path) == ({}, {})
+
+
+def test_a_file_of_prompts_gets_a_fresh_server_for_each_run_even_where_starts_are_slow() -> None:
+    own = CompareRequest(("a", "b"), load=LoadRequest(workload="file", file="prompts.jsonl"))
+    started, loaded = {"a": 600.0, "b": 600.0}, {"a": 20.0, "b": 20.0}
+    assert settled_order(replace(own, load=None), started, loaded) == "blocks"
+    assert settled_order(own, started, loaded) == "interleaved"
+    with pytest.raises(UsageError, match="the same prompts for each"):
+        settled_order(replace(own, order="blocks"), started, loaded)
+
+
+def test_single_values_change_a_load_of_ones_own_and_answers_have_one_length_unless_asked_otherwise() -> None:
+    own = LoadRequest(workload="decode", prompt_tokens=64, duration_s=60.0, shape="mine")
+    sent = load_of(CompareRequest(("a", "b"), load=own, requests=8, concurrency=2))
+    assert (sent.workload, sent.prompt_tokens, sent.concurrency, sent.shape) == ("decode", 64, 2, "mine")
+    assert (sent.requests, sent.duration_s) == (8, None), "a number of requests takes the place of the time"
+    assert sent.ignore_eos is True
+    assert load_of(CompareRequest(("a", "b"), load=replace(own, ignore_eos=False))).ignore_eos is False
+    assert load_of(CompareRequest(("a", "b"))).workload == "chat"
+
+
+def test_the_time_of_a_load_is_known_only_from_the_same_load(tmp_path: Path) -> None:
+    request = CompareRequest(("a", "b"), load=LoadRequest(workload="decode", prompt_tokens=64))
+    record = new_record(request, "interleaved", 1.0, tmp_path)
+    save_record(replace(record, loaded_s={"a": 30.0, "b": 40.0}))
+    assert last_times_s(request, tmp_path)[1] == {"a": 30.0, "b": 40.0}
+    longer = replace(request, load=LoadRequest(workload="decode", prompt_tokens=4096))
+    assert last_times_s(longer, tmp_path)[1] == {}

@@ -174,7 +174,7 @@ def test_another_workload_under_the_same_shape() -> None:
 def test_a_shape_in_the_place_of_a_workload_is_told_its_place() -> None:
     with pytest.raises(UsageError) as caught:
         wanted("soak")
-    assert caught.value.remedy == "Run it: vtop load --shape soak."
+    assert caught.value.remedy == "Name it so: --shape soak."
 
 
 def test_the_command_that_repeats_a_shape_holds_its_values_whatever_becomes_of_the_file() -> None:

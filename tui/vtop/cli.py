@@ -117,7 +117,6 @@ def _add_load_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slo-ttft", type=_positive(float), metavar="S", help="goodput: TTFT limit in seconds")
     parser.add_argument("--slo-tpot", type=_positive(float), metavar="S", help="goodput: TPOT limit in seconds")
     parser.add_argument("--slo-e2e", type=_positive(float), metavar="S", help="goodput: latency limit in seconds")
-    parser.add_argument("--label", default="", metavar="TEXT", help="a note kept with the run")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -176,6 +175,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_target(load)
     _add_load_shape(load)
+    load.add_argument("--label", default="", metavar="TEXT", help="a note kept with the run")
     load.add_argument("--json", action="store_true", help="print the result as JSON")
     load.add_argument("--list", action="store_true", help="list the workloads and the load shapes")
     load.add_argument("--shape", metavar="NAME", help="a load shape of presets/load/; other options change its values")
@@ -185,15 +185,10 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("presets", nargs="*", metavar="PRESET")
     compare.add_argument("--workload", metavar="NAME")
     compare.add_argument("--repeats", type=int, metavar="N", help="runs of each preset (3); 1 gives no verdict")
-    compare.add_argument("-n", "--requests", type=int, metavar="N")
-    compare.add_argument("-c", "--concurrency", type=int, metavar="N")
-    compare.add_argument("--max-tokens", type=int, metavar="T")
-    compare.add_argument("--seed", type=int, metavar="N")
+    compare.add_argument("--shape", metavar="NAME", help="a load shape of presets/load/ in place of a workload")
+    _add_load_shape(compare)
     compare.add_argument(
         "--order", choices=["auto", "interleaved", "blocks"], default="auto", help="A B B A, or A A B B"
-    )
-    compare.add_argument(
-        "--warmup", type=int, metavar="N", help="requests before each clock (default: the concurrency)"
     )
     compare.add_argument("--dry-run", action="store_true", help="print the plan and its time")
     compare.add_argument("--resume", metavar="RUN", help="go on with a comparison that was cut")

@@ -10,12 +10,15 @@ import signal
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from vtop import units
 from vtop.commands.console import note, say, say_json, table
+from vtop.commands.load import request_from
 from vtop.commands.session import options_from, with_service
+from vtop.compare.asked_load import load_of
 from vtop.contract import CompareProgress, CompareRequest, CompareRow, CompareStep
 from vtop.errors import UsageError
 from vtop.experiments import SIMULATED_WARMUP
@@ -211,28 +214,49 @@ def print_outcome(progress: CompareProgress) -> None:
         say(f"not finished ({progress.state}); `vtop compare --resume {progress.run_id}` goes on")
 
 
+def _request_from(arguments: argparse.Namespace) -> CompareRequest:
+    """What the command line asks for."""
+    request = CompareRequest(
+        presets=tuple(arguments.presets),
+        repeats=arguments.repeats or (SIMULATED_REPEATS if arguments.sim else DEFAULT_REPEATS),
+        overrides=parse_set(arguments.set),
+        simulated=bool(arguments.sim),
+        gpu=arguments.gpu,
+        order=arguments.order,
+        seed=arguments.seed,
+    )
+    # `--url` before the verb is for the dashboard, and a seed belongs to the comparison: each round adds to it.
+    asked = replace(request_from(arguments, usual="chat"), url="", seed=None)
+    plain = replace(
+        request,
+        workload=asked.workload,
+        requests=asked.requests,
+        concurrency=asked.concurrency,
+        max_tokens=asked.max_tokens,
+        warmup=asked.warmup,
+    )
+    own = replace(request, workload=asked.shape or asked.workload, load=asked)
+    if load_of(own) != load_of(plain):
+        return own
+    if not arguments.sim or arguments.workload:
+        return plain
+    # Simulated time passes as slowly as real time: without a wish of one's own, a table in two minutes.
+    return replace(
+        plain,
+        workload="demo",
+        requests=SIMULATED_REQUESTS if plain.requests is None else plain.requests,
+        max_tokens=SIMULATED_TOKENS if plain.max_tokens is None else plain.max_tokens,
+        warmup=SIMULATED_WARMUP if plain.warmup is None else plain.warmup,
+    )
+
+
 def run_compare(arguments: argparse.Namespace) -> int:
     """Plans, runs, prints; exit 1 when it failed, 130 when it was cut."""
     if arguments.resume is None and len(arguments.presets) < 1:
         raise UsageError("nothing to compare", "`vtop compare baseline prefix-caching --workload prefix`, for example.")
     if arguments.repeats is not None and arguments.repeats < 1:
         raise UsageError(f"--repeats {arguments.repeats}: at least one run is needed", "Three give an interval.")
-    # Simulated time passes as slowly as real time: without a wish of one's own, a table in two minutes.
-    short = bool(arguments.sim) and arguments.workload is None
-    request = CompareRequest(
-        presets=tuple(arguments.presets),
-        workload=arguments.workload or ("demo" if short else None),
-        repeats=arguments.repeats or (SIMULATED_REPEATS if arguments.sim else DEFAULT_REPEATS),
-        overrides=parse_set(arguments.set),
-        simulated=bool(arguments.sim),
-        gpu=arguments.gpu,
-        requests=SIMULATED_REQUESTS if short and arguments.requests is None else arguments.requests,
-        concurrency=arguments.concurrency,
-        max_tokens=SIMULATED_TOKENS if short and arguments.max_tokens is None else arguments.max_tokens,
-        seed=arguments.seed,
-        order=arguments.order,
-        warmup=arguments.warmup if arguments.warmup is not None or not short else SIMULATED_WARMUP,
-    )
+    request = _request_from(arguments)
 
     async def use(service: VtopService) -> int:
         if arguments.resume is not None:

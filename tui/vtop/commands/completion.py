@@ -20,6 +20,7 @@ OFFERED: dict[tuple[str, str], str] = {
     ("load", "workload"): "workloads",
     ("load", "shape"): "shapes",
     ("compare", "workload"): "workloads",
+    ("compare", "shape"): "shapes",
     ("compare", "resume"): "runs",
     ("report", "runs"): "runs",
     ("experiment", "name"): "experiments",

@@ -35,8 +35,12 @@ _WISHES = {
 """Options whose names on the command line have no unit."""
 
 
-def request_from(arguments: argparse.Namespace) -> LoadRequest:
+def request_from(arguments: argparse.Namespace, usual: str = "demo") -> LoadRequest:
     """What the command line asks for: the shape's values, where one is named, changed by the other options.
+
+    Args:
+        arguments: of a verb that sends a load.
+        usual: the workload where none is named.
 
     Raises:
         UsageError: there is no such shape, or a shape stands where a workload belongs.
@@ -44,14 +48,14 @@ def request_from(arguments: argparse.Namespace) -> LoadRequest:
     fields = {field.name for field in dataclasses.fields(LoadRequest)}
     options = {_WISHES.get(name, name): value for name, value in vars(arguments).items()}
     wishes = {name: value for name, value in options.items() if name in fields and name not in ("search", "shape")}
-    if arguments.search:
+    if getattr(arguments, "search", False):
         wishes["search"] = True
     if arguments.shape:
         return changed(load_shapes().find(arguments.shape).request(), wishes)
     named = arguments.workload
     if named and named not in WORKLOADS and named in load_shapes().shapes:
-        raise UsageError(f"{named} is a load shape, not a workload", f"Run it: vtop load --shape {named}.")
-    return changed(LoadRequest(workload="file" if arguments.file else "demo"), wishes)
+        raise UsageError(f"{named} is a load shape, not a workload", f"Name it so: --shape {named}.")
+    return changed(LoadRequest(workload="file" if arguments.file else usual), wishes)
 
 
 def _choose_server(service: VtopService) -> str:

@@ -41,12 +41,19 @@ def settled_order(request: CompareRequest, started_s: Mapping[str, float], loade
         loaded_s: preset -> seconds of its last load.
 
     Raises:
-        UsageError: an order that does not exist.
+        UsageError: an order that does not exist, or that would measure its own cache.
     """
-    if request.order in ("interleaved", "blocks"):
-        return request.order
-    if request.order != "auto":
+    if request.order not in ("interleaved", "blocks", "auto"):
         raise UsageError(f"unknown order {request.order!r}", "Use interleaved, blocks or auto.")
+    if request.load is not None and request.load.file is not None:
+        if request.order == "blocks":
+            raise UsageError(
+                "blocks keep one server up for all its runs, and a file has the same prompts for each",
+                "Leave --order out: with a server of its own for each run no prompt is in the cache.",
+            )
+        return "interleaved"
+    if request.order != "auto":
+        return request.order
     slowest = max((started_s.get(preset, 0.0) for preset in request.presets), default=0.0)
     longest = max((loaded_s.get(preset, 0.0) for preset in request.presets), default=0.0)
     slow = request.repeats > 1 and slowest > SLOW_START_S and longest > 0 and slowest > SLOW_START_SHARE * longest

@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from vtop.compare.asked_load import kept_for_later, load_of
 from vtop.compare.plan import configurations, plan_steps
 from vtop.errors import VtopError
+from vtop.load.command import options_of
 from vtop.results import store
 from vtop.results.comparability import Configuration
 from vtop.results.compare import compare_rows, drift_between
@@ -33,7 +35,7 @@ class _Document(msgspec.Struct):
 def new_record(request: CompareRequest, order: str, wall_s: float, base: Path | None = None) -> ComparisonRecord:
     """A comparison that has not begun, with a directory and a seed of its own."""
     labels = [label for label, _ in configurations(request.presets)]
-    request = replace(request, order=order, workload=request.workload or "chat")
+    request = replace(kept_for_later(request), order=order)
     run_id = store.new_run_id("compare", wall_s, base)
     return ComparisonRecord(
         run_id=run_id,
@@ -118,11 +120,7 @@ def last_times_s(request: CompareRequest, base: Path | None = None) -> tuple[dic
 
 
 def _same_load(one: CompareRequest, two: CompareRequest) -> bool:
-    def shape(request: CompareRequest) -> tuple[object, ...]:
-        load = (request.workload or "chat", request.requests, request.concurrency, request.max_tokens, request.warmup)
-        return (*load, request.gpu)
-
-    return shape(one) == shape(two)
+    return load_of(one) == load_of(two) and one.gpu == two.gpu
 
 
 def claim(record: ComparisonRecord) -> ComparisonRecord:
@@ -188,8 +186,11 @@ def _best(rows: tuple[CompareRow, ...]) -> CompareRow | None:
 def repeat_command(request: CompareRequest) -> str:
     """The exact command line; the seed only where it was asked for, since fresh prompts are the point of a repeat."""
     words = ["vtop", "compare", *request.presets]
+    load = request.load
+    if load is not None:
+        words += ["--workload", load.workload, *options_of(load)]
     for flag, value in (
-        ("--workload", request.workload),
+        ("--workload", request.workload if load is None else None),
         ("--repeats", request.repeats),
         ("-n", request.requests),
         ("-c", request.concurrency),

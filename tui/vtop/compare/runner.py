@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vtop.clock import Clock, SystemClock
+from vtop.compare.asked_load import kept_for_later, load_of
 from vtop.compare.plan import configurations, plan_steps, remaining_s, settled_order
 from vtop.compare.record import claim, load_record, new_record, save_record, with_rows
 from vtop.errors import UsageError, VtopError
@@ -105,7 +106,7 @@ class CompareRunner:
         starts, loads = self._last_times(labelled)
         return CompareProgress(
             run_id="",
-            request=replace(request, order=order, workload=request.workload or "chat"),
+            request=replace(kept_for_later(request), order=order),
             state="planned",
             steps=steps,
             rows=(),
@@ -316,16 +317,10 @@ class CompareRunner:
     async def _load(self, index: int, step: CompareStep, server: str) -> LoadResult:
         assert self._record is not None
         asked = self._record.request
-        request = LoadRequest(
-            workload=asked.workload or "chat",
+        request = replace(
+            load_of(asked),
             server=server,
-            concurrency=asked.concurrency,
-            requests=asked.requests,
-            max_tokens=asked.max_tokens,
-            # Answers of equal length: otherwise the slower configuration may just have written more.
-            ignore_eos=True,
             seed=self._record.seed + step.round,
-            warmup=asked.warmup,
             label=f"{self._record.run_id} · {step.preset} · round {step.round}",
             simulated=asked.simulated,
         )

@@ -44,7 +44,12 @@ def command_line(request: LoadRequest) -> str:
 
     The seed is in it only if it was asked for: a repeat with the same prompts would be served from the prefix cache.
     """
-    words = ["vtop", "load", request.workload or "demo"]
+    return shlex.join(["vtop", "load", request.workload or "demo", *options_of(request)])
+
+
+def options_of(request: LoadRequest) -> list[str]:
+    """The words of the command line for everything but the workload."""
+    words: list[str] = []
     for name, flag in _FLAGS:
         value = getattr(request, name)
         if value is None or value == "" or (name in ("url", "model") and request.server is not None):
@@ -56,4 +61,4 @@ def command_line(request: LoadRequest) -> str:
         words.append("--ignore-eos" if request.ignore_eos else "--no-ignore-eos")
     if request.search:
         words.append("--search")
-    return shlex.join(words)
+    return words

@@ -150,6 +150,11 @@ def _row(base: Configuration, own: Configuration, drift: str) -> CompareRow:
         version=version_of(own),
         gpus=max((len(run.fingerprint["gpu_uuid"]) for run in runs if run.fingerprint.get("gpu_uuid")), default=None),
     )
+    if not first and runs and _by_the_clock(runs[0]):
+        notes.append(
+            "requests arrive by the clock, however fast the server is: output only shows whether it keeps up; what the "
+            "configuration gives is in TTFT and TPOT"
+        )
     worth_it = output.ratio is not None and abs(output.ratio - 1) >= SMALLEST_DIFFERENCE
     if row.verdict.startswith("no difference") and output.ratio and output.more and worth_it:
         notes.append(_if_real(output.ratio, output.more))
@@ -174,9 +179,15 @@ def _predicted(base: Configuration, own: Configuration) -> float | None:
     return two / one if one and two else None
 
 
+def _by_the_clock(run: LoadResult) -> bool:
+    """Whether a rate or a timed trace says when requests leave, and not the server by answering."""
+    request = run.request
+    return request.rate is not None or (request.file is not None and request.concurrency is None)
+
+
 def _at_the_floor(own: Configuration) -> float | None:
     floor, runs = own.facts.floor, list(own.counted.values())
-    if floor is None or not runs:
+    if floor is None or not runs or _by_the_clock(runs[0]):
         return None
     hits = _plain_mean(runs, prefix_hits)
     if own.facts.prefix_caching and hits is None:

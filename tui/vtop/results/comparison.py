@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vtop.load.progress import LoadResult
+from vtop.load.progress import LoadRequest, LoadResult
 from vtop.results.pictures import Picture
 
 
@@ -15,7 +15,7 @@ class CompareRequest:
 
     presets: tuple[str, ...]
     workload: str | None = None
-    """None: `chat`."""
+    """None: `chat`. Beside `load` only its name."""
     repeats: int = 3
     overrides: Mapping[str, str] = field(default_factory=dict)
     """`--set` for every preset."""
@@ -32,6 +32,8 @@ class CompareRequest:
     drift), or `auto`: interleaved unless starts take much longer than the runs."""
     warmup: int | None = None
     """Requests before each clock; None: as many as the concurrency."""
+    load: LoadRequest | None = None
+    """A load of one's own (a shape, a file of prompts, other values) in place of the workload as it is shipped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,11 +55,11 @@ class Comparisons:
             last_loads_s=loads,
         )
 
-    def _check(self, request: CompareRequest) -> None:
+    async def _check(self, request: CompareRequest) -> None:
         """Names, overrides, load and card are checked before anything is started."""
         for preset in request.presets:
             self._service.launcher.preset(preset, request.overrides)
-        check_load(request)
+        await asyncio.to_thread(check_load, request)
         if (request.simulated or self._service.simulated) and request.gpu:
             from vtop.sim.machine import find_machine_card
 
@@ -67,13 +67,13 @@ class Comparisons:
 
     async def plan(self, request: CompareRequest) -> CompareProgress:
         """The steps and their time."""
-        self._check(request)
+        await self._check(request)
         return (await asyncio.to_thread(self._make, request)).plan(request)
 
     async def start(self, request: CompareRequest) -> str:
         """Begins."""
         self._must_be_idle()
-        self._check(request)
+        await self._check(request)
         return await self._run(request, lambda runner: runner.start(request))
 
     async def resume(self, run_id: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from vtop.compare.asked_load import load_of
 from vtop.errors import UsageError, VtopError
 from vtop.hardware import Card
-from vtop.load.progress import LoadRequest
+from vtop.load.files import open_file
 from vtop.load.workload import WORKLOADS, find_workload, resolve
 from vtop.presets import ServerSpec
 from vtop.results.comparison import CompareRequest, FloorTimes
@@ -19,39 +20,35 @@ SENTENCE = 40
 
 def _load_of(request: CompareRequest) -> tuple[int, float, int, int]:
     """(requests at once, tokens in the cache of one in the middle of its answer, tokens of a prompt, of an answer)."""
-    workload = WORKLOADS.get(request.workload or "chat")
-    if workload is None:
-        batch, prompt, answer = USUAL_BATCH, USUAL_PROMPT, USUAL_ANSWER
+    load = load_of(request)
+    if load.file is not None or load.workload not in WORKLOADS:
+        batch, prompt, answer = load.concurrency or USUAL_BATCH, USUAL_PROMPT, load.max_tokens or USUAL_ANSWER
     else:
-        batch, answer = workload.concurrency or USUAL_BATCH, workload.max_tokens
-        sized = workload.prefix_tokens + workload.prompt_tokens
-        prompt = sized if workload.equal_lengths else SENTENCE
-    answer = request.max_tokens or answer
-    return request.concurrency or batch, prompt + answer / 2, prompt, answer
+        shape = resolve(load)
+        batch, answer = shape.concurrency or USUAL_BATCH, shape.max_tokens
+        sized = shape.prefix_tokens + shape.prompt_tokens
+        prompt = sized if WORKLOADS[load.workload].equal_lengths else SENTENCE
+    return batch, prompt + answer / 2, prompt, answer
 
 
 def check_load(request: CompareRequest) -> None:
     """Whether the load of a comparison is one that every configuration can be given alike.
 
     Raises:
-        UsageError: there is no such workload, its values make no test, or it is not one load but a search.
+        UsageError: there is no such workload, its values make no test, it is not one load but a search, or its file
+            cannot be read.
     """
-    name = request.workload or "chat"
-    workload = find_workload(name)
-    if workload.ladder or workload.rate_share is not None or name == "file":
+    load = load_of(request)
+    shape = resolve(load)
+    workload = find_workload(shape.workload)
+    if workload.ladder or workload.rate_share is not None or load.search:
         raise UsageError(
-            f"a comparison cannot use the workload {name!r}",
-            "It needs one load that is the same for all: chat, prefix, decode, long, repeat or random.",
+            f"a comparison cannot use the load {load.shape or shape.workload!r}: it finds its own rate for each server",
+            "It needs one load that is the same for all: chat, prefix, decode, long, repeat, random, a file of "
+            "prompts, or a load shape of one of these.",
         )
-    resolve(
-        LoadRequest(
-            workload=name,
-            requests=request.requests,
-            concurrency=request.concurrency,
-            max_tokens=request.max_tokens,
-            warmup=request.warmup,
-        )
-    )
+    if shape.file is not None:
+        open_file(shape)
 
 
 def floor_times(spec: ServerSpec, card: Card | None, request: CompareRequest) -> FloorTimes | None:

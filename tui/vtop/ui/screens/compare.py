@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 
 from vtop import units
-from vtop.contract import CompareProgress, CompareRequest
+from vtop.contract import CompareProgress, CompareRequest, LoadShapeInfo, WorkloadInfo
 from vtop.errors import VtopError
 from vtop.presets import Preset
 from vtop.servers.status import ServerState
@@ -59,12 +59,13 @@ class CompareScreen(Page):
         self._presets = list(presets)
         gpu = has_gpu(self.vtop.service, self.vtop.snapshot)
         self.query_one("#list", Picker).chosen = sensible_preset(presets, gpu)
-        workloads = [workload.name for workload in self.vtop.service.workloads()]
-        titles = {workload.name: workload.title for workload in self.vtop.service.workloads()}
+        service = self.vtop.service
+        loads: list[WorkloadInfo | LoadShapeInfo] = [*service.workloads(), *service.load_shapes()]
+        names = [load.name for load in loads]
         self._fields = [
             Choice(
-                "+workload", "workload", workloads, workloads.index("chat") if "chat" in workloads else 0,
-                note=lambda name: titles[name],
+                "+workload", "workload", loads, names.index("chat") if "chat" in names else 0,
+                write=lambda load: load.name, note=lambda load: load.title,
             ),
             Choice(
                 "+repeats", "repeats", REPEATS, REPEATS.index(3), write=str,
@@ -167,7 +168,7 @@ class CompareScreen(Page):
         else:
             runs = len(self._picked) * self._field("+repeats")
             time = f"about {units.elapsed(self._plan.expected_s)}" if self._plan.expected_s else "time not known yet"
-            text = f"{runs} runs under the {self._field('+workload')} load, {time}. enter starts."
+            text = f"{runs} runs under the {self._field('+workload').name} load, {time}. enter starts."
             warnings = [*self._plan.warnings, *self._sharing()]
         rows = [Line(" ").join(line) for line in wrap(text, max(10, width - 2), role)]
         for warning in warnings:
@@ -185,9 +186,11 @@ class CompareScreen(Page):
 
     def request(self) -> CompareRequest:
         """What is chosen."""
+        load: WorkloadInfo | LoadShapeInfo = self._field("+workload")
         return CompareRequest(
             presets=tuple(self._picked),
-            workload=self._field("+workload"),
+            workload=load.name,
+            load=load.request if isinstance(load, LoadShapeInfo) else None,
             repeats=self._field("+repeats"),
             simulated=self.vtop.service.simulated,
             requests=self._field("+requests"),

@@ -1,0 +1,35 @@
+"""The load test that every run of a comparison makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from vtop.load.progress import LoadRequest
+from vtop.load.shapes import changed
+from vtop.results.comparison import CompareRequest
+
+
+def load_of(asked: CompareRequest) -> LoadRequest:
+    """What is sent in each run, without server, seed and label.
+
+    Answers are of equal length unless it was asked otherwise: a slower configuration may just have written more.
+    """
+    own = asked.load or LoadRequest(workload=asked.workload or "chat")
+    wishes = {
+        "concurrency": asked.concurrency,
+        "requests": asked.requests,
+        "max_tokens": asked.max_tokens,
+        "warmup": asked.warmup,
+    }
+    return replace(changed(own, wishes), ignore_eos=True if own.ignore_eos is None else own.ignore_eos)
+
+
+def kept_for_later(asked: CompareRequest) -> CompareRequest:
+    """The request as it is recorded: its load has a name, and its file is found from any folder."""
+    load = asked.load
+    if load is None:
+        return replace(asked, workload=asked.workload or "chat")
+    if load.file is not None:
+        load = replace(load, file=str(Path(load.file).expanduser().resolve()))
+    return replace(asked, workload=asked.workload or load.shape or load.workload, load=load)
