@@ -121,7 +121,7 @@ class Page(Screen[None], inherit_bindings=False):
             try:
                 return await call
             except VtopError as error:
-                self._unread = f"{error.what}  {error.remedy}".strip()
+                self._unread = f"{error.what}. {error.remedy}".strip()
                 self.vtop.paint_soon()
                 raise
 

@@ -162,7 +162,7 @@ class CompareScreen(Page):
             missing = "two presets or more" if not self._picked else "one more preset at least"
             text, role = f"Pick {missing} with space; then enter starts the comparison.", "dim"
         elif isinstance(self._plan, VtopError):
-            text, role = f"{self._plan.what} {self._plan.remedy}", "bad"
+            text, role = f"{self._plan.what}. {self._plan.remedy}", "bad"
         elif self._plan is None:
             text, role = "Working out how long it takes ...", "dim"
         else:
