@@ -186,7 +186,9 @@ def test_over_ssh_it_paints_slower_by_itself() -> None:
     assert DisplaySettings().resolved({}).paint_hz == 2.0
     assert DisplaySettings(paint_hz=4.0).resolved(ssh).paint_hz == 4.0
     assert terminal_environment(ssh)["TEXTUAL_ANIMATIONS"] == "none"
-    assert "TEXTUAL_FPS" not in terminal_environment({"TEXTUAL_FPS": "60"})
+    assert terminal_environment(ssh)["TEXTUAL_FPS"] == "15", "held keys repaint less often on a slow link"
+    assert "TEXTUAL_FPS" not in terminal_environment(ssh | {"TEXTUAL_FPS": "60"}), "a person's own choice stays"
+    assert "TEXTUAL_FPS" not in terminal_environment({}), "the first frame waits for one interval of it"
 
 
 class ActedService(FakeService):

@@ -18,8 +18,9 @@ DEFAULT_PAINT_HZ = 2.0
 SSH_PAINT_HZ = 1.0
 """Paints a second over SSH, where the link may be slow."""
 
-FPS = 15
-"""Cap on all painting, so that a key echoes within 67 ms and nothing paints more often."""
+SSH_FPS = 15
+"""Cap on all painting over SSH: a key echoes within 67 ms, and held keys do not fill a slow link. Elsewhere Textual's
+own 60: its first frame waits for one such interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ def over_ssh(environ: Mapping[str, str] = os.environ) -> bool:
 
 def terminal_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What Textual must find in the environment when it is imported, without overriding the user's own choice."""
-    wanted = {"TEXTUAL_FPS": str(FPS), "TEXTUAL_SMOOTH_SCROLL": "0"}
+    wanted = {"TEXTUAL_SMOOTH_SCROLL": "0"}
     if over_ssh(environ):
-        wanted["TEXTUAL_ANIMATIONS"] = "none"
+        wanted |= {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": str(SSH_FPS)}
     return {key: value for key, value in wanted.items() if key not in environ}
