@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vtop.contract import CompareProgress
 from vtop.load.progress import LoadResult, Percentiles
+from vtop.results.comparison import CompareProgress
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from vtop.contract import CompareProgress, CompareRow
 from vtop.errors import UsageError
 from vtop.experiments import EXPERIMENTS, Experiment, experiment_named, experiment_of, result_sentence
 from vtop.load.workload import WORKLOADS
 from vtop.preset_files import load_catalog, with_overrides
+from vtop.results.comparison import CompareProgress, CompareRow
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 

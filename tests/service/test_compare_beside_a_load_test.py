@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vtop.contract import CompareRequest
 from vtop.errors import VtopError
 from vtop.load.progress import LoadRequest
+from vtop.results.comparison import CompareRequest
 from vtop.service import ServiceOptions, VtopService
 from vtop.service.comparing import Comparisons
 

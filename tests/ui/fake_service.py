@@ -9,19 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from vtop.clock import FakeClock
-from vtop.contract import (
-    ChatEvent,
-    CompareProgress,
-    CompareRequest,
-    LaunchPlan,
-    LoadShapeInfo,
-    PresetProblem,
-    RunSummary,
-    WorkloadInfo,
-)
+from vtop.contract import ChatEvent, LaunchPlan, LoadShapeInfo, PresetProblem, RunSummary, WorkloadInfo
 from vtop.errors import VtopError
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
 from vtop.presets import Preset, ServerSpec, Speculative
+from vtop.results.comparison import CompareProgress, CompareRequest
 from vtop.servers.status import (
     Diagnosis,
     Remedy,

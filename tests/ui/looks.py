@@ -22,8 +22,9 @@ from ui.fake_service import (
     starting,
     status,
 )
-from vtop.contract import ChatEvent, CompareProgress, CompareRequest, CompareRow, CompareStep, PresetProblem, RunSummary
+from vtop.contract import ChatEvent, PresetProblem, RunSummary
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult, Percentiles, RequestPoint
+from vtop.results.comparison import CompareProgress, CompareRequest, CompareRow, CompareStep
 from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import Bandwidth, Verdict
 from vtop.ui.app import VtopApp

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vtop.contract import CompareProgress, Picture, ServerPicture
 from vtop.experiments import EXPERIMENTS, experiment_named
-from vtop.results.pictures import GpuPicture
+from vtop.results.comparison import CompareProgress
+from vtop.results.pictures import GpuPicture, Picture, ServerPicture
 from vtop.ui.glyphs import ASCII, UNICODE
 from vtop.ui.panels.experiment import picture_rows
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
-from vtop.presets import Preset
-from vtop.results.comparison import CompareProgress as CompareProgress
-from vtop.results.comparison import CompareRequest as CompareRequest
-from vtop.results.comparison import CompareRow as CompareRow
-from vtop.results.comparison import CompareStep as CompareStep
-from vtop.results.pictures import GpuPicture as GpuPicture
-from vtop.results.pictures import Picture as Picture
-from vtop.results.pictures import ServerPicture as ServerPicture
-from vtop.servers.status import StopReport
-from vtop.telemetry.snapshot import Snapshot
+if TYPE_CHECKING:
+    # Nothing here makes one of these: the first frame need not wait for what a load test or a comparison looks like.
+    from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
+    from vtop.presets import Preset
+    from vtop.results.comparison import CompareProgress, CompareRequest
+    from vtop.servers.status import StopReport
+    from vtop.telemetry.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vtop import units
-from vtop.contract import CompareProgress, CompareRequest, CompareRow
 from vtop.errors import UsageError
+from vtop.results.comparison import CompareProgress, CompareRequest, CompareRow
 
 SIMULATED_WARMUP = 4
 """Requests before the clock of a short simulation: there are no kernels to warm, only connections to open."""

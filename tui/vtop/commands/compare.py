@@ -19,11 +19,11 @@ from vtop.commands.console import note, say, say_json, table
 from vtop.commands.load import request_from
 from vtop.commands.session import options_from, with_service
 from vtop.compare.asked_load import load_of
-from vtop.contract import CompareProgress, CompareRequest, CompareRow, CompareStep
 from vtop.errors import UsageError
 from vtop.experiments import SIMULATED_WARMUP
 from vtop.preset_files import parse_set
 from vtop.results.columns import SECOND_HALF, second_half
+from vtop.results.comparison import CompareProgress, CompareRequest, CompareRow, CompareStep
 from vtop.results.intervals import smallest_difference
 from vtop.service import VtopService
 

@@ -13,9 +13,9 @@ from vtop.commands.replay import SHIPPED, recording
 from vtop.commands.servers import wait_until_ready
 from vtop.commands.session import options_from, with_service
 from vtop.commands.status import describe
-from vtop.contract import CompareRequest
 from vtop.load.progress import LoadRequest
 from vtop.load.summary import summary_text
+from vtop.results.comparison import CompareRequest
 from vtop.servers.status import ServerState
 from vtop.service import ServiceOptions, VtopService
 from vtop.service.replaying import ReplayService

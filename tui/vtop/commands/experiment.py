@@ -9,10 +9,10 @@ import msgspec
 from vtop.commands.compare import DEFAULT_REPEATS, SIMULATED_REPEATS, comparison_table, watch_compare
 from vtop.commands.console import note, say, say_json, table
 from vtop.commands.session import options_from, with_service
-from vtop.contract import CompareProgress
 from vtop.errors import UsageError
 from vtop.experiments import EXPERIMENTS, Experiment, experiment_named, result_sentence
 from vtop.preset_files import parse_set
+from vtop.results.comparison import CompareProgress
 from vtop.service import VtopService
 
 

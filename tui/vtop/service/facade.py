@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from vtop import secrets
 from vtop.clock import Clock, SystemClock
-from vtop.contract import (
-    ChatEvent,
-    CompareProgress,
-    CompareRequest,
-    LaunchPlan,
-    LoadShapeInfo,
-    PresetProblem,
-    RunSummary,
-    WorkloadInfo,
-)
+from vtop.contract import ChatEvent, LaunchPlan, LoadShapeInfo, PresetProblem, RunSummary, WorkloadInfo
 from vtop.errors import UsageError, VtopError
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
 from vtop.presets import Preset
 from vtop.results import store
+from vtop.results.comparison import CompareProgress, CompareRequest
 from vtop.servers.durations import last_start
 from vtop.servers.logs import last_lines
 from vtop.servers.status import ServerState, ServerStatus, StopReport

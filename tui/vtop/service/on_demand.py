@@ -14,13 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from vtop.clock import Clock, SystemClock
-from vtop.contract import CompareProgress, Service
-from vtop.load.progress import LoadProgress
+from vtop.contract import Service
 from vtop.service.options import ServiceOptions
 from vtop.telemetry.history import HistoryStore
 from vtop.telemetry.snapshot import GpuStatus, HostReading, Snapshot
 
 if TYPE_CHECKING:
+    from vtop.load.progress import LoadProgress
+    from vtop.results.comparison import CompareProgress
     from vtop.service.facade import VtopService
 
 _FACADE = "vtop.service.facade"

@@ -6,19 +6,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vtop.contract import (
-    ChatEvent,
-    CompareProgress,
-    CompareRequest,
-    LaunchPlan,
-    LoadShapeInfo,
-    PresetProblem,
-    RunSummary,
-    WorkloadInfo,
-)
+from vtop.contract import ChatEvent, LaunchPlan, LoadShapeInfo, PresetProblem, RunSummary, WorkloadInfo
 from vtop.errors import VtopError
 from vtop.load.progress import LoadProgress, LoadRequest, LoadResult
 from vtop.presets import Preset
+from vtop.results.comparison import CompareProgress, CompareRequest
 from vtop.servers.status import StopReport
 from vtop.telemetry.recording import Replay
 from vtop.telemetry.snapshot import Snapshot

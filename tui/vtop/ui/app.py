@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -16,14 +16,11 @@ from textual.timer import Timer
 from vtop.clock import Clock, SystemClock
 from vtop.contract import Service, playback_of
 from vtop.errors import VtopError
-from vtop.load.progress import LoadRequest
 from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import ServerView, Snapshot
-from vtop.ui.act import Act
 from vtop.ui.actions import ACTIONS, BY_ID, Situation, can_act, keymap_problems
 from vtop.ui.calls import Calls, aside
 from vtop.ui.deeds import Deeds
-from vtop.ui.demo import Demo
 from vtop.ui.display import PAINT_RATES_HZ, DisplaySettings
 from vtop.ui.glyphs import ASCII, UNICODE
 from vtop.ui.layout import FRAMED_HEIGHT, FRAMED_WIDTH
@@ -36,6 +33,10 @@ from vtop.ui.theme import DARK, LIGHT
 from vtop.ui.transitions import RUNNING_LOAD, Ending, WorkWatch, endings
 from vtop.ui.view import View
 from vtop.ui.words import selected, step_through
+
+if TYPE_CHECKING:
+    from vtop.load.progress import LoadRequest
+    from vtop.ui.act import Act
 
 CLOSE_AHEAD_S = 0.01
 """How long the service may close while the screen still stands."""
@@ -104,7 +105,7 @@ class VtopApp(App[int]):
         self.deeds = Deeds(self)
         self.left_running: tuple[tuple[str, str], ...] = ()
         """Name and address of the servers that live on after the exit."""
-        self.demo: Act | None = Demo(self) if demo else None
+        self.demo: Act | None = self._first_act() if demo else None
         self._recording = recording
         self._live: Service | None = None
         """What is measured here and now, while a recording is shown in its place."""
@@ -120,6 +121,11 @@ class VtopApp(App[int]):
         self.theme = self.settings.theme if self.settings.theme in self.available_themes else DARK.name
 
     # Lifecycle.
+
+    def _first_act(self) -> Act:
+        from vtop.ui.demo import Demo
+
+        return Demo(self)
 
     def get_default_screen(self) -> Screen[Any]:
         """The dashboard is the ground floor."""

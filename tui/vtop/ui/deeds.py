@@ -11,7 +11,6 @@ from textual.app import SuspendNotSupported
 
 from vtop import units
 from vtop.contract import playback_of
-from vtop.load.progress import LoadRequest
 from vtop.servers.status import ServerState, StopReport
 from vtop.telemetry.snapshot import ServerView
 from vtop.ui.actions import Situation
@@ -19,6 +18,7 @@ from vtop.ui.display import WINDOWS_S
 from vtop.ui.words import step_through
 
 if TYPE_CHECKING:
+    from vtop.load.progress import LoadRequest
     from vtop.ui.app import VtopApp
 
 
@@ -143,7 +143,12 @@ class Deeds:
             return
         server = self._server()
         if server is not None:
-            self.start_load(self.app.load_request or LoadRequest(), server)
+            self.start_load(self.app.load_request or self._usual_load(), server)
+
+    def _usual_load(self) -> LoadRequest:
+        from vtop.load.progress import LoadRequest
+
+        return LoadRequest()
 
     def start_load(self, request: LoadRequest, server: ServerView) -> None:
         """Starts a load test on a server; somebody else's server is only loaded after a question."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vtop import units
-from vtop.contract import CompareRequest
 from vtop.load.progress import LoadRequest
+from vtop.results.comparison import CompareRequest
 from vtop.servers.status import ServerState
 from vtop.ui.act import Act
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vtop import units
-from vtop.contract import CompareProgress
-from vtop.load.progress import LoadProgress
 from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from vtop.load.progress import LoadProgress
+    from vtop.results.comparison import CompareProgress
 
 RUNNING_LOAD = ("preparing", "warming-up", "running", "stopping")
 """States of a load test that goes on."""

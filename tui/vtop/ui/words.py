@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vtop import units
-from vtop.contract import CompareProgress
-from vtop.load.progress import LoadProgress
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.telemetry.snapshot import Bandwidth, GpuReading, ServerView, Snapshot
 from vtop.vllm.reading import EngineReading, Latency, Quantile
+
+if TYPE_CHECKING:
+    from vtop.load.progress import LoadProgress
+    from vtop.results.comparison import CompareProgress
 
 STALE_AFTER_S = 3.0
 """A value older than this is drawn dim, with its age."""

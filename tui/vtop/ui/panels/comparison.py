@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.cells import cell_len
 
 from vtop import units
-from vtop.contract import CompareProgress, CompareRow, CompareStep
 from vtop.experiments import experiment_of, result_sentence
 from vtop.results.columns import SECOND_HALF, second_half
+from vtop.results.comparison import CompareProgress, CompareRow, CompareStep
 from vtop.ui.charts.bars import bar
 from vtop.ui.frame import rule
 from vtop.ui.glyphs import Glyphs

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vtop import units
-from vtop.contract import CompareProgress, GpuPicture, Picture, ServerPicture
 from vtop.experiments import experiment_of
+from vtop.results.comparison import CompareProgress
+from vtop.results.pictures import GpuPicture, Picture, ServerPicture
 from vtop.ui.charts.bars import bar, positions
 from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Field, Line, field, pack

@@ -9,9 +9,10 @@ from textual import on
 from textual.app import ComposeResult
 
 from vtop import units
-from vtop.contract import CompareProgress, CompareRequest, LoadShapeInfo, WorkloadInfo
+from vtop.contract import LoadShapeInfo, WorkloadInfo
 from vtop.errors import VtopError
 from vtop.presets import Preset
+from vtop.results.comparison import CompareProgress, CompareRequest
 from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.canvas import Canvas

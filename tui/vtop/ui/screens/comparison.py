@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from vtop.contract import CompareProgress
+from vtop.results.comparison import CompareProgress
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.calls import aside
 from vtop.ui.ink import Line
