@@ -14,6 +14,7 @@ from metric_pages import version_page
 from raw_server import Asked, RawServer, Writer, answer, serving, write_answer
 
 from vtop.clock import FakeClock, SystemClock
+from vtop.servers.ports import answered_by_another
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.telemetry.gpu.source import GpuFrame
 from vtop.telemetry.hub import Hub
@@ -111,6 +112,27 @@ async def test_servers_come_and_go_and_a_stopped_one_is_not_asked() -> None:
         await hub.close()
         assert len(one.asked) == asked
     assert hub.snapshot().servers == ()
+
+
+@pytest.mark.parametrize("state", [ServerState.STARTING, ServerState.DEGRADED])
+async def test_a_stranger_on_a_servers_port_is_not_read_under_its_name(state: ServerState) -> None:
+    """Two starts raced for one port, or ours lost it: the page there holds somebody else's numbers."""
+    async with serving(answer(PAGE)) as there:
+        ours = server("a", there.url, state)
+        hub = Hub(server_statuses=lambda: [ours])
+        await hub.tick(PATIENCE_S)
+        assert hub.snapshot().servers[0].engines
+        ours = replace(ours, message=answered_by_another(8000, "pid 7, vllm"))
+        asked = len(there.asked)
+        await hub.tick(PATIENCE_S)
+        view = hub.snapshot().servers[0]
+        assert (view.engines, view.scrape.state) == ((), "other-server")
+        assert "pid 7, vllm" in view.scrape.message
+        ours = replace(ours, message="")
+        assert len(there.asked) == asked
+        await hub.tick(PATIENCE_S)
+        assert hub.snapshot().servers[0].engines
+        await hub.close()
 
 
 async def test_a_server_that_is_being_stopped_is_left_alone() -> None:

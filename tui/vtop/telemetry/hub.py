@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vtop.clock import Clock, SystemClock
+from vtop.servers.ports import is_answered_by_another
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.telemetry.energy import EnergyMeter
 from vtop.telemetry.gpu.matching import is_here
@@ -277,7 +278,7 @@ class Hub:
         return looked
 
     def _follow_servers(self) -> None:
-        wanted = {status.name: status for status in self._statuses if status.state in _ANSWERS and status.url}
+        wanted = {status.name: status for status in self._statuses if _is_read(status)}
         for name in list(self._watched):
             status = wanted.get(name)
             watched = self._watched[name]
@@ -379,7 +380,9 @@ class Hub:
         watched = self._watched.get(status.name)
         tree = self._trees.get(status.name)
         if watched is None:
-            return ServerView(status, ScrapeStatus("pending", "not running"), tree=tree)
+            taken = is_answered_by_another(status.message)
+            scrape = ScrapeStatus("other-server", status.message) if taken else ScrapeStatus("pending", "not running")
+            return ServerView(status, scrape, tree=tree)
         poller = watched.poller
         scrape = watched.broken or poller.status()
         engines = poller.engines
@@ -440,6 +443,11 @@ class Hub:
         span_s = max(engine.window_s for engine in poller.engines)
         joules = self._energy.joules(status.gpu_uuids, poller.read_at_s - span_s, poller.read_at_s)
         return joules / tokens if joules is not None and tokens > 0 else None
+
+
+def _is_read(status: ServerStatus) -> bool:
+    """Whether a server answers at its address; a stranger's numbers must not stand under its name."""
+    return status.state in _ANSWERS and bool(status.url) and not is_answered_by_another(status.message)
 
 
 def _may_share(status: ServerStatus, other: ServerStatus) -> bool:
