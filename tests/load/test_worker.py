@@ -296,6 +296,15 @@ async def test_a_fixed_rate_is_a_share_of_the_rate_just_found(mock_server: Start
     assert result.e2e_from_schedule.n == result.completed
 
 
+async def test_a_constant_rate_is_constant_in_the_clients_process_too(mock_server: StartMock) -> None:
+    """An infinite burstiness was lost on the way there, since JSON has none, and became a Poisson process."""
+    result = await run(wish(mock_server(*FAST), rate=50.0, burstiness=float("inf"), concurrency=None, requests=6))
+    lines = (Path(result.directory) / "requests.jsonl").read_text().splitlines()
+    scheduled = sorted(json.loads(line)["scheduled_s"] for line in lines)
+    assert scheduled == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08, 0.10])
+    assert "--burstiness inf" in result.repeat_command
+
+
 async def test_a_ladder_is_saved_with_its_steps(mock_server: StartMock) -> None:
     server = mock_server(*FAST)
     result = await run(wish(server, workload="ladder", requests=None, duration_s=0.6, concurrency=4, prompt_tokens=64))

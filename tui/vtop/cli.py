@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,11 +24,13 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\n  See `{self.prog} --help`.\n")
 
 
-def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+def _positive(kind: Callable[[str], float], *, endless: bool = False) -> Callable[[str], float]:
     def convert(text: str) -> float:
         value = kind(text)
         if not value > 0:
             raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+        if value == math.inf and not endless:
+            raise argparse.ArgumentTypeError(f"must be finite, not {text}")
         return value
 
     convert.__name__ = kind.__name__
@@ -92,9 +95,14 @@ def _add_load_shape(parser: argparse.ArgumentParser) -> None:
     """How much, how fast, for how long."""
     parser.add_argument("-c", "--concurrency", type=int, metavar="N", help="requests in flight at once (closed loop)")
     parser.add_argument("-n", "--requests", type=int, metavar="N", help="requests to send")
-    parser.add_argument("--rate", type=_positive(float), metavar="R", help="requests a second (open loop)")
     parser.add_argument(
-        "--burstiness", type=_positive(float), metavar="K", help="gamma shape of arrivals: 1 is Poisson"
+        "--rate", type=_positive(float, endless=True), metavar="R", help="requests a second (open loop)"
+    )
+    parser.add_argument(
+        "--burstiness",
+        type=_positive(float, endless=True),
+        metavar="K",
+        help="gamma shape of arrivals: 1 is Poisson, inf a constant rate",
     )
     parser.add_argument("--ramp", type=_positive(float), metavar="S", help="grow to full load over S seconds")
     parser.add_argument("--arrival", choices=["burst"], help="burst: every request at once")

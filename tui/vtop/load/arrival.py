@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator
 
 from vtop.errors import UsageError
+from vtop.load.progress import CONSTANT
 
 
 def gamma_offsets(
@@ -25,7 +26,8 @@ def gamma_offsets(
     Args:
         rate: requests a second.
         rng: the source of chance.
-        burstiness: shape of the gamma distribution; 1 is a Poisson process, infinity a constant rate, below 1 bursts.
+        burstiness: shape of the gamma distribution; 1 is a Poisson process, below 1 bursts, `CONSTANT` and above a
+            constant rate.
         count: how many; None for no end.
         ramp_s: the rate rises linearly from 0 to `rate` over this time, then stays.
 
@@ -53,7 +55,7 @@ def expected_count(rate: float, duration_s: float, ramp_s: float = 0.0) -> int:
 
 def _steady(rate: float, rng: random.Random, burstiness: float, count: int | None) -> Iterator[float]:
     def gap() -> float:
-        return 1.0 / rate if math.isinf(burstiness) else rng.gammavariate(burstiness, 1.0 / (rate * burstiness))
+        return 1.0 / rate if burstiness >= CONSTANT else rng.gammavariate(burstiness, 1.0 / (rate * burstiness))
 
     if count is None:
         at = 0.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 
-from vtop.load.progress import LoadRequest
+from vtop.load.progress import CONSTANT, LoadRequest
 
 _FLAGS: tuple[tuple[str, str], ...] = (
     ("server", "--server"),
@@ -55,7 +54,7 @@ def options_of(request: LoadRequest) -> list[str]:
         if value is None or value == "" or (name in ("url", "model") and request.server is not None):
             continue
         if isinstance(value, float):
-            value = "inf" if math.isinf(value) else f"{value:g}"
+            value = "inf" if value >= CONSTANT else f"{value:g}"
         words += [flag, str(value)]
     if request.ignore_eos is not None:
         words.append("--ignore-eos" if request.ignore_eos else "--no-ignore-eos")

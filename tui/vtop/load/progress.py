@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+CONSTANT = 1e9
+"""From this burstiness on arrivals are a constant rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class LoadRequest:
     rate: float | None = None
     """Requests a second (open loop)."""
     burstiness: float | None = None
-    """Shape of the gamma arrivals: 1 Poisson, inf constant."""
+    """Shape of the gamma arrivals: 1 Poisson, `CONSTANT` (which infinity becomes) a constant rate."""
     max_tokens: int | None = None
     prompt_tokens: int | None = None
     prefix_tokens: int | None = None
@@ -61,6 +65,11 @@ class LoadRequest:
     """`burst`: every request at once (needs `requests`); None: closed loop, or by `rate`."""
     shape: str = ""
     """The load shape (a preset of `presets/load/`) that it came from; its values are in the other fields."""
+
+    def __post_init__(self) -> None:
+        """Infinity would be lost on the way to the client's process, and in every saved run: JSON has none."""
+        if self.burstiness == math.inf:
+            object.__setattr__(self, "burstiness", CONSTANT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,8 +298,9 @@ def find_workload(name: str) -> Workload:
 
 
 def _positive(name: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise UsageError(f"{name} must be above 0, not {value:g}", "Correct it, or leave it out.")
+    if value is not None and not 0 < value < math.inf:
+        wanted = "finite" if value == math.inf else "above 0"
+        raise UsageError(f"{name} must be {wanted}, not {value:g}", "Correct it, or leave it out.")
 
 
 def resolve(request: LoadRequest) -> Shape:
@@ -313,6 +314,8 @@ def resolve(request: LoadRequest) -> Shape:
     )
     if workload is FILE_WORKLOAD and not request.file:
         raise UsageError("the workload 'file' needs a file", "Give --file FILE.")
+    if request.rate is not None and math.isinf(request.rate):
+        raise UsageError("a rate of inf cannot be sent", "For every request at once: --arrival burst with -n N.")
     for name, value in (
         ("concurrency", request.concurrency),
         ("requests", request.requests),
@@ -326,10 +329,12 @@ def resolve(request: LoadRequest) -> Shape:
         ("burstiness", request.burstiness),
         ("processes", request.processes),
         ("choices", request.choices),
+        ("ramp", request.ramp_s),
+        ("slo_ttft", request.slo_ttft_s),
+        ("slo_tpot", request.slo_tpot_s),
+        ("slo_e2e", request.slo_e2e_s),
     ):
         _positive(name, value)
-    if request.rate is not None and math.isinf(request.rate):
-        raise UsageError("a rate of inf cannot be sent", "For every request at once: --arrival burst with -n N.")
     if request.warmup is not None and request.warmup < 0:
         raise UsageError("warmup cannot be negative", "Give 0 to send none.")
     if request.temperature is not None and not 0 <= request.temperature <= 2:
