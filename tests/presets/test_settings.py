@@ -39,6 +39,7 @@ def test_what_the_file_says_counts() -> None:
             "without quotes",
         ),
         ("window_s = 0", "window_s: must be a number > 0", ""),
+        ("paint_hz = inf", "paint_hz: must be a number <= 60", ""),
         ("window_s = \n", "config.toml, line 1", "Mend"),
         (b"\xff", "is not UTF-8", "UTF-8"),
     ],

@@ -18,7 +18,7 @@ Optimization = Literal[
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Gpus = Annotated[list[int | str], msgspec.Meta(min_length=1)]
 Command = Annotated[list[str], msgspec.Meta(min_length=1)]

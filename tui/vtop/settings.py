@@ -11,15 +11,17 @@ from vtop import paths
 from vtop.errors import UsageError
 from vtop.strict_toml import build, parse
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Window = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+PaintRate = Annotated[float, msgspec.Meta(gt=0, le=60)]
+Bandwidth = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a user may set once for all."""
 
-    window_s: Positive = 10.0
+    window_s: Window = 10.0
     """Window of live rates and percentiles."""
-    paint_hz: Positive | None = None
+    paint_hz: PaintRate | None = None
     """Repaints a second; None: 2, and 1 over SSH."""
     theme: str | None = None
     """A Textual theme by name."""
@@ -31,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Address of one of them -> where its key is: `env:NAME` or `file:PATH`."""
     dcgm_url: str | None = None
     """An existing dcgm-exporter, for measured DRAM bandwidth."""
-    peak_gbs: Positive | None = None
+    peak_gbs: Bandwidth | None = None
     """Peak DRAM bandwidth of the cards in GB/s, where vtop does not know it."""
     keymap: dict[str, str] = {}
     """Action -> keys, comma separated: `stop = "X"`."""
