@@ -54,7 +54,7 @@ def options_of(request: LoadRequest) -> list[str]:
         if value is None or value == "" or (name in ("url", "model") and request.server is not None):
             continue
         if isinstance(value, float):
-            value = "inf" if value >= CONSTANT else f"{value:g}"
+            value = "inf" if name == "burstiness" and value >= CONSTANT else f"{value:g}"
         words += [flag, str(value)]
     if request.ignore_eos is not None:
         words.append("--ignore-eos" if request.ignore_eos else "--no-ignore-eos")
