@@ -39,7 +39,7 @@ async def test_the_page_shows_the_dashboard_and_a_key_acts(server: str, tmp_path
             assert "READ ONLY" not in await browser.wait_for("READY")
             assert len(await browser.picture()) > 20_000
             await browser.press("?")
-            await browser.wait_for("Help")
+            await browser.wait_for("▸ Help")
             assert f"{web.url}/" in browser.sent()
             assert [address for address in browser.sent() if not address.startswith((web.url, "data:"))] == []
             assert web.tabs()
