@@ -370,6 +370,39 @@ async def test_forget_only_what_has_ended(supervisor: Supervisor, root: Path) ->
         await supervisor.stop("one")
 
 
+async def test_what_another_vtop_has_just_started_again_is_not_forgotten(root: Path, supervisor: Supervisor) -> None:
+    await supervisor.start("one", "baseline", [fake()])
+    await supervisor.stop("one")
+    other = Supervisor(root, patience=QUICK)
+    await other.open()
+    assert other.status("one").state is S.STOPPED
+    await supervisor.start("one", "baseline", [fake()])
+    with pytest.raises(VtopError, match="still has processes"):
+        await other.forget("one")
+    await other.close()
+    assert (await supervisor.wait_ready("one", 30)).state is S.READY
+    assert (await supervisor.stop("one")).stopped
+
+
+async def test_a_stop_of_what_another_vtop_has_just_forgotten_says_so(root: Path, supervisor: Supervisor) -> None:
+    await supervisor.start("one", "baseline", [fake()])
+    await supervisor.stop("one")
+    other = Supervisor(root, patience=QUICK)
+    await other.open()
+    await supervisor.forget("one")
+    with pytest.raises(VtopError, match="another vtop has just forgotten one|no server named one"):
+        await other.stop("one")
+    await other.close()
+
+
+async def test_a_server_is_stopped_although_its_lock_cannot_be_opened(root: Path, supervisor: Supervisor) -> None:
+    """As on a disk that has become read-only."""
+    await supervisor.start("one", "baseline", [fake()])
+    (root / "one" / "lock").unlink()
+    (root / "one" / "lock").mkdir()
+    assert (await supervisor.stop("one")).stopped
+
+
 def test_identity_survives_json_and_knows_its_process() -> None:
     identity = identify(os.getpid())
     assert identity is not None

@@ -136,3 +136,52 @@ def test_names_of_members() -> None:
     assert deployment.member_names("one", [fake()]) == ["one"]
     with pytest.raises(VtopError, match="exactly one router"):
         deployment.member_names("pd", [fake(role="prefill"), fake(role="decode", port=free_port())])
+
+
+async def test_members_of_an_earlier_start_are_no_part_of_the_next(supervisor: Supervisor) -> None:
+    """They lie in folders of their own, and a stop of the name went to them instead of to the server that runs."""
+    await supervisor.start("pd", "pd-disaggregation", pair())
+    assert (await supervisor.stop("pd")).stopped
+    await supervisor.start("pd", "baseline", [fake("--engine", "")])
+    assert [status.name for status in supervisor.statuses()] == ["pd"]
+    ready = await supervisor.wait_ready("pd", 40)
+    assert (await supervisor.stop("pd")).stopped
+    assert ready.pid is not None
+    assert not psutil.pid_exists(ready.pid)
+
+
+async def test_a_single_server_is_stopped_although_members_of_an_earlier_start_are_still_listed(
+    supervisor: Supervisor,
+) -> None:
+    await supervisor.start("pd", "pd-disaggregation", pair())
+    await supervisor.stop("pd")
+    await supervisor.start("one", "baseline", [fake("--engine", "")])
+    # As an earlier vtop left it: halves that name a deployment whose own record is of a single server.
+    supervisor._registry.servers["pd.prefill"].record.deployment = "one"
+    ready = await supervisor.wait_ready("one", 40)
+    report = await supervisor.stop("one")
+    assert report.stopped
+    assert any("SIGTERM" in step for step in report.steps)
+    assert ready.pid is not None
+    assert not psutil.pid_exists(ready.pid)
+
+
+async def test_a_member_of_an_earlier_start_that_still_runs_is_not_dropped(supervisor: Supervisor) -> None:
+    await supervisor.start("pd", "pd-disaggregation", pair())
+    await supervisor.wait_ready("pd", 40)
+    assert (await supervisor.stop("pd.prefill")).stopped
+    assert (await supervisor.stop("pd.prefill")).port_checked is False
+    router = supervisor._registry.servers["pd"]
+    os.kill(router.tree.alive()[0].pid, signal.SIGKILL)
+    await until(supervisor, "pd", S.FAILED, S.LOST)
+    with pytest.raises(VtopError, match=r"pd\.decode still has processes"):
+        await supervisor.start("pd", "baseline", [fake("--engine", "")])
+    assert (await supervisor.stop("pd")).stopped
+
+
+async def test_a_name_that_leaves_no_room_for_its_members_starts_nothing(supervisor: Supervisor, root: Path) -> None:
+    """A folder with a longer name would be seen by no vtop, and its process be out of reach."""
+    name = "n" * 60
+    with pytest.raises(VtopError, match=r"cannot be a server's name"):
+        await supervisor.start(name, "pd-disaggregation", pair())
+    assert os.listdir(root) == []

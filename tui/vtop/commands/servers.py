@@ -126,10 +126,14 @@ def run_stop(arguments: argparse.Namespace) -> int:
         owned = [status for status in service.statuses() if status.owned]
         names = list(dict.fromkeys(arguments.names))
         if arguments.all:
-            names = [s.name for s in owned if s.state is not ServerState.STOPPED and not s.role.startswith("half")]
+            # A deployment is stopped as one: its router first, so that nothing arrives any more.
+            there = {s.name for s in owned}
+            running = [s for s in owned if s.state is not ServerState.STOPPED]
+            whole = [s.deployment if s.deployment in there else s.name for s in running]
+            names = [name for name in dict.fromkeys(whole) if name is not None]
         elif not names:
-            running = ", ".join(s.name for s in owned if s.state is not ServerState.STOPPED) or "none"
-            raise UsageError("which server?", f"`vtop stop NAME` or `vtop stop --all`. Running: {running}.")
+            known = ", ".join(s.name for s in owned if s.state is not ServerState.STOPPED) or "none"
+            raise UsageError("which server?", f"`vtop stop NAME` or `vtop stop --all`. Running: {known}.")
         if not names:
             say("nothing to stop")
             return 0
@@ -140,7 +144,8 @@ def run_stop(arguments: argparse.Namespace) -> int:
         reports = await asyncio.gather(*(service.stop_server(name) for name in names))
         for report in reports:
             if report.stopped:
-                say(f"{report.name} stopped in {report.seconds:.1f} s; no process left, port free")
+                port = ", port free" if report.port_checked else ""
+                say(f"{report.name} stopped in {report.seconds:.1f} s; no process left{port}")
             else:
                 note(f"{report.name} is not gone: {'; '.join(report.left)}")
         return 0 if all(report.stopped for report in reports) else 1

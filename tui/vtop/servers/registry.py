@@ -91,6 +91,8 @@ class Registry:
             VtopError: there is none of that name.
         """
         whole = [server for server in self.servers.values() if server.record.deployment == name]
+        if name in self.servers and self.servers[name] not in whole:
+            return [self.servers[name]]  # a single server; the others are of an earlier start under its name
         return whole or [self.known(name)]
 
     async def sync(self, busy: Callable[[ManagedServer], bool]) -> None:

@@ -160,8 +160,15 @@ class StateFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Holds the folder against other vtops; yields False where another one holds it."""
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        """Holds the folder against other vtops; yields False where another one holds it, or has removed it."""
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            yield False
+            return
+        except OSError:
+            yield True  # a disk that can only be read must not keep a server from being stopped
+            return
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

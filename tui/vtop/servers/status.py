@@ -71,9 +71,11 @@ class StopReport:
 
     name: str
     stopped: bool
-    """No process of the tree is left and the port is free."""
+    """No process of the tree is left and the port is free, where it was looked at."""
     seconds: float
     steps: tuple[str, ...] = ()
     """What was done, in order."""
     left: tuple[str, ...] = ()
     """What is still there, in words."""
+    port_checked: bool = True
+    """False where it had ended before: its port may be another server's by now, and is nothing of ours."""

@@ -166,7 +166,9 @@ class Supervisor:
         await self._registry.sync(self._busy)
         names = deployment.member_names(name, commands)
         for member, command in zip(names, commands, strict=True):
+            check_name(member)
             await self._check_free(member, command)
+        await self._drop_earlier_members(name, names)
         order = deployment.spawn_order(commands)
         whole = name if len(commands) > 1 else None
         started: list[ManagedServer] = []
@@ -209,13 +211,7 @@ class Supervisor:
         Raises:
             VtopError: it still runs, has left processes, or there is none of that name.
         """
-        targets = self._registry.members(name)
-        for server in targets:
-            if server.state not in ENDED or server.tree.alive():
-                raise VtopError(f"server {server.name} still has processes", f"Stop it first: vtop stop {name}")
-        for server in targets:
-            self._registry.drop(server.name)
-            server.folder.remove()
+        await self._forget_together(self._registry.members(name), name)
 
     async def wait_ready(self, name: str, deadline_s: float) -> ServerStatus:
         """Waits until a server (with its halves) is READY.
@@ -249,7 +245,24 @@ class Supervisor:
         for look in looks:
             look.cancel()
 
+    async def _forget_together(self, targets: Sequence[ManagedServer], name: str) -> None:
+        """Removes all or nothing, with what other vtops did meanwhile in view: one may have started it again."""
+        async with contextlib.AsyncExitStack() as held:
+            for server in targets:
+                await held.enter_async_context(self._locked(server.folder, 2.0))
+                self._registry.take_over(server)
+                if server.state not in ENDED or server.tree.alive():
+                    raise VtopError(f"server {server.name} still has processes", f"Stop it first: vtop stop {name}")
+            for server in targets:
+                self._registry.drop(server.name)
+                server.folder.remove()
+
     # Starting
+
+    async def _drop_earlier_members(self, name: str, names: Sequence[str]) -> None:
+        """What an earlier start of that name was made of, and this one is not, would pass for a part of it."""
+        earlier = [server for server in self._registry.servers.values() if server.record.deployment == name]
+        await self._forget_together([server for server in earlier if server.name not in names], name)
 
     async def _check_free(self, name: str, command: LaunchCommand) -> None:
         known = self._registry.servers.get(name)
@@ -329,6 +342,7 @@ class Supervisor:
             seconds=self._clock.monotonic() - began_s,
             steps=tuple(f"{r.name}: {step}" if several else step for r in reports for step in r.steps),
             left=tuple(f"{r.name}: {left}" if several else left for r in reports for left in r.left),
+            port_checked=all(report.port_checked for report in reports),
         )
 
     async def _stop_one(self, server: ManagedServer) -> StopReport:
@@ -339,7 +353,8 @@ class Supervisor:
         async with self._locked(server.folder, wait_s):
             self._registry.take_over(server)
             if server.state in ENDED and not server.tree.alive() and not await self._marked_left(server):
-                return StopReport(server.name, True, 0.0, (f"it was {server.state} already",))
+                was = f"it was {server.state} already"
+                return StopReport(server.name, True, 0.0, (was,), port_checked=False)
             await self._end_life(server.name)
             record = server.record
             starting, had_ended = record.ready_wall_s is None, server.state in ENDED
@@ -366,7 +381,8 @@ class Supervisor:
                 server.change_state(ServerState.FAILED, "the stop did not end everything: " + "; ".join(left))
             else:
                 server.change_state(ServerState.STOPPED, "; ".join(left))
-        return StopReport(server.name, not left, self._clock.monotonic() - began_s, outcome.steps, left)
+        seconds = self._clock.monotonic() - began_s
+        return StopReport(server.name, not left, seconds, outcome.steps, left, port_checked=not had_ended)
 
     async def _marked_left(self, server: ManagedServer) -> bool:
         def look() -> bool:
@@ -456,6 +472,8 @@ class Supervisor:
                 if held:
                     yield
                     return
+            if not folder.path.is_dir():
+                raise VtopError(f"another vtop has just forgotten {folder.name}", "vtop status shows what is there.")
             if time.monotonic() >= end:
                 raise VtopError(f"another vtop is working on server {folder.name}", "Try again when it is done.")
             await asyncio.sleep(0.1)
