@@ -9,7 +9,7 @@ import pytest
 from vtop.results.comparison import ConfigurationFacts, FloorTimes
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.service.picturing import picture_of
-from vtop.service.windows import own_gpus, working
+from vtop.service.windows import own_gpus, throttled_s, working
 from vtop.telemetry.snapshot import Bandwidth, GpuReading, GpuStatus, HostReading, ServerView, Snapshot
 from vtop.vllm.reading import EngineReading, Latency, Quantile, ScrapeStatus, SpeculationReading
 
@@ -79,3 +79,12 @@ def test_a_pair_is_its_two_halves_with_the_gpus_of_both() -> None:
 @pytest.mark.parametrize(("gpus", "known"), [(1, 1), (3, 0)])
 def test_without_a_known_server_only_the_one_gpu_of_this_machine_counts(gpus: int, known: int) -> None:
     assert len(own_gpus(None, snapshot(gpus=gpus))) == known
+
+
+@pytest.mark.parametrize("interval_s", [0.25, 1.0, 5.0])
+def test_seconds_of_throttling_are_seconds_however_often_vtop_looks(interval_s: float) -> None:
+    hot, cool = GpuReading("a", 0, "X", throttle=("hardware thermal slowdown",)), GpuReading("b", 1, "X")
+    looks = int(20 / interval_s) + 2
+    seen = [(100 + n * interval_s, (cool, hot) if n * interval_s > 10 else (cool, cool)) for n in range(1, looks)]
+    assert throttled_s(seen, 100.0, 120.0) == pytest.approx(10.0), "the last look comes after the test's end"
+    assert throttled_s([], 0.0, 10.0) == 0.0

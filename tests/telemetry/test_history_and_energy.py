@@ -99,6 +99,17 @@ def test_energy_that_was_not_watched_is_unknown() -> None:
     assert meter.joules([], 100, 101) is None
 
 
+def test_a_load_test_of_hours_has_its_energy() -> None:
+    meter = EnergyMeter()
+    for half_second in range(6 * 7200):
+        at_s = half_second / 2
+        meter.add("a", at_s, 100.0 * at_s if at_s < 3600 else 360_000.0 + 300.0 * (at_s - 3600))
+    assert meter.joules(["a"], 60, 21_540) == pytest.approx(100.0 * 3540 + 300.0 * 17_940, rel=1e-3)
+    assert meter.joules(["a"], 21_000.25, 21_500.25) == pytest.approx(300.0 * 500)
+    counter = meter._counters["a"]
+    assert len(counter.newest) + len(counter.older) <= 2400, "and its memory stays flat"
+
+
 def test_a_counter_that_went_back_starts_anew() -> None:
     meter = EnergyMeter()
     for at_s, joules in ((0, 1000), (5, 1500), (10, 0), (11, 100), (12, 200)):

@@ -225,6 +225,27 @@ async def test_sglangs_figures_are_read_under_its_own_name() -> None:
     assert engine.generation_tokens_per_s == 60
 
 
+@pytest.mark.parametrize(
+    ("shares", "mean", "most"), [((0.3, 0.5), 0.4, 0.5), ((0.9, 0.7), 0.8, 0.9), ((0.9, 1.7), None, None)]
+)
+async def test_shares_of_sglangs_data_parallel_engines_are_not_added_up(
+    shares: tuple[float, float], mean: float | None, most: float | None
+) -> None:
+    async def handle(asked: Asked, writer: Writer) -> None:
+        text = ""
+        for rank, share in enumerate(shares):
+            text += f'sglang:num_running_reqs{{model_name="m",dp_rank="{rank}"}} 3\n'
+            text += f'sglang:token_usage{{model_name="m",dp_rank="{rank}"}} {share}\n'
+        write_answer(asked, writer, text.encode())
+
+    async with serving(handle) as server:
+        poller = Poller(server.url, FakeClock(), 10)
+        await poller.poll()
+        await poller.close()
+    (engine,) = poller.engines
+    assert (engine.running, engine.kv_usage, engine.kv_usage_max) == (6, pytest.approx(mean), most)
+
+
 async def test_a_page_that_drips_meets_the_deadline() -> None:
     async def drip(asked: Asked, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")

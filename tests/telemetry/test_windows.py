@@ -196,6 +196,47 @@ def test_a_latency_of_the_run_before_a_restart_is_forgotten() -> None:
     assert only(watcher.see(7, page(0, started=2))).ttft is None
 
 
+def test_a_latency_of_the_run_before_is_forgotten_although_more_has_finished_since() -> None:
+    watcher = Watcher(10)
+    watcher.see(0, page(100, started=1))
+    assert only(watcher.see(5, page(300, started=1))).ttft is not None
+    after = only(watcher.see(40, page(900, started=30)))
+    assert after.ttft is None, "it would pass for the latency of the run that began now"
+    assert "began again" in after.missing["ttft"]
+
+
+def test_a_latency_does_not_pass_for_todays_while_an_engine_joins_with_its_past() -> None:
+    def both(first: int, second: int | None) -> bytes:
+        more = b"" if second is None else page(second, None).replace(b'engine="0"', b'engine="1"')
+        return page(first) + more
+
+    watcher = Watcher(10)
+    watcher.see(0, both(0, None))
+    assert only(watcher.see(5, both(200, None))).ttft is not None
+    joined = only(watcher.see(6, both(300, 5000)))
+    assert joined.ttft is None
+    assert joined.missing["ttft"] == "the page gives no usable number"
+    watcher.see(16, both(400, 5100))
+    ttft = only(watcher.see(26, both(500, 5200))).ttft
+    assert ttft is not None and (ttft.count, ttft.mean_s, ttft.age_s) == (2, pytest.approx(0.05), 0)
+
+
+def test_byte_counters_that_stay_at_zero_while_tokens_come_are_unknown_and_not_zero() -> None:
+    """vLLM counts nothing for models that its arithmetic does not know, and 0 % of a bandwidth would be a lie."""
+    read, written, flops = (f"vllm:estimated_{what}_per_gpu_total" for what in ("read_bytes", "write_bytes", "flops"))
+    watcher = Watcher(10)
+    watcher.see(0, page(0, **{read: 0, written: 0, flops: 0}))
+    idle = only(watcher.see(10, page(0, **{read: 0, written: 0, flops: 0})))
+    assert (idle.read_bytes_per_s, idle.write_bytes_per_s, idle.flops_per_s) == (0, 0, 0)
+    busy = only(watcher.see(20, page(500, **{read: 0, written: 0, flops: 0})))
+    assert (busy.read_bytes_per_s, busy.write_bytes_per_s, busy.flops_per_s) == (None, None, None)
+    for field in ("read_bytes_per_s", "write_bytes_per_s", "flops_per_s"):
+        assert "stay at 0" in busy.missing[field]
+    counted = only(watcher.see(30, page(900, **{read: 1e12, written: 1e10, flops: 0})))
+    assert (counted.read_bytes_per_s, counted.write_bytes_per_s, counted.flops_per_s) == (1e11, 1e9, None)
+    assert "stay at 0" in counted.missing["flops_per_s"]
+
+
 def test_a_page_that_is_not_newer_is_dropped() -> None:
     watcher = Watcher(10)
     watcher.see(5, page(100))

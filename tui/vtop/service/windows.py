@@ -169,7 +169,7 @@ class LoadWindows:
             if version := known[-1].version:
                 # /version leaves the build out (`+cpu`); two runs of one server must not look like two versions.
                 context["fingerprint"]["vllm_version"] = version.split("+")[0]
-        frames = [gpus for _, _, gpus in seen if gpus]
+        frames = [(at, gpus) for at, _, gpus in seen if gpus]
         if frames:
             context["gpu"] = self._gpu(frames, start_s, end_s, context["server"])
         used = next((gpus for _, _, gpus in reversed(self._seen) if gpus), ())
@@ -190,21 +190,26 @@ class LoadWindows:
         return {} if engine is None else dict(server_numbers(engine))
 
     def _gpu(
-        self, frames: Sequence[tuple[GpuReading, ...]], start_s: float, end_s: float, server: Mapping[str, Any]
+        self,
+        seen: Sequence[tuple[float, tuple[GpuReading, ...]]],
+        start_s: float,
+        end_s: float,
+        server: Mapping[str, Any],
     ) -> dict[str, Any]:
-        readings = [gpu for frame in frames for gpu in frame]
+        last = seen[-1][1]
+        readings = [gpu for _, frame in seen for gpu in frame]
         sources = {gpu.bandwidth.source for gpu in readings if gpu.bandwidth is not None}
         percents = [gpu.bandwidth.percent for gpu in readings if gpu.bandwidth and gpu.bandwidth.percent is not None]
         numbers: dict[str, Any] = {
             "power_mean_w": _average([gpu.power_w for gpu in readings]),
             "gpu_util_percent": _average([gpu.gpu_util_percent for gpu in readings]),
-            "thermal_throttled_s": float(sum(any(THERMAL in r.lower() for g in f for r in g.throttle) for f in frames)),
+            "thermal_throttled_s": throttled_s(seen, start_s, end_s),
         }
-        numbers["other_processes"] = strangers(frames[-1], self._pids)
+        numbers["other_processes"] = strangers(last, self._pids)
         if len(sources) == 1:
             numbers["bandwidth_source"] = sources.pop()
             numbers["bandwidth_percent"] = _average(percents)
-        joules = self._joules(sorted({gpu.uuid for gpu in frames[-1]}), start_s, end_s)
+        joules = self._joules(sorted({gpu.uuid for gpu in last}), start_s, end_s)
         tokens = server.get("generation_tokens")
         if joules is not None and tokens:
             numbers["joules_per_token"] = joules / tokens
@@ -214,6 +219,17 @@ class LoadWindows:
         """Closes the connection."""
         if self._poller is not None:
             await self._poller.close()
+
+
+def throttled_s(seen: Sequence[tuple[float, tuple[GpuReading, ...]]], start_s: float, end_s: float) -> float:
+    """Seconds in which heat held a GPU back: each look speaks for the time since the one before."""
+    total, before = 0.0, start_s
+    for at_s, gpus in seen:
+        until = min(at_s, end_s)
+        if any(THERMAL in reason.lower() for gpu in gpus for reason in gpu.throttle):
+            total += max(0.0, until - before)
+        before = max(before, until)
+    return total
 
 
 def working(view: ServerView | None, snapshot: Snapshot) -> tuple[ServerStatus, ...]:

@@ -134,6 +134,7 @@ class MetricsReader:
         computed, cached, transferred = _prompt_sources(view, missing, no_rate)
         capacity, dtype = _kv_capacity(view, shared, alone, missing)
         lora_max, lora_running, lora_waiting = _lora(view, shared, missing)
+        traffic = _counts(view, _READ_BYTES, _WRITTEN_BYTES)
         reading = EngineReading(
             model_name=view.family.model or "",
             window_s=span,
@@ -169,9 +170,9 @@ class MetricsReader:
             lora_waiting=lora_waiting,
             lora_max=lora_max,
             sleep_state=_sleep_state(view, missing),
-            read_bytes_per_s=_per_gpu(view, "vllm:estimated_read_bytes_per_gpu_total"),
-            write_bytes_per_s=_per_gpu(view, "vllm:estimated_write_bytes_per_gpu_total"),
-            flops_per_s=_per_gpu(view, "vllm:estimated_flops_per_gpu_total"),
+            read_bytes_per_s=_per_gpu(view, _READ_BYTES) if traffic else None,
+            write_bytes_per_s=_per_gpu(view, _WRITTEN_BYTES) if traffic else None,
+            flops_per_s=_per_gpu(view, _FLOPS) if _counts(view, _FLOPS) else None,
             generation_tokens_total=known(view.last("vllm:generation_tokens_total")),
             prompt_tokens_total=known(view.last("vllm:prompt_tokens_total")),
             missing=missing,
@@ -187,11 +188,15 @@ class MetricsReader:
             step = view.has("vllm:iteration_tokens_total")
             missing["tokens_per_step"] = (no_rate if not measured else _IDLE) if step else NEEDS["tokens_per_step"]
         if reading.read_bytes_per_s is None:
-            counted = view.has("vllm:estimated_read_bytes_per_gpu_total")
-            missing["read_bytes_per_s"] = no_rate if counted else NEEDS["read_bytes_per_s"]
+            counted = view.has(_READ_BYTES)
+            missing["read_bytes_per_s"] = (
+                NEEDS["read_bytes_per_s"] if not counted else no_rate if traffic else _NOT_ANALYSED
+            )
         for field, others in _SAME_REASON.items():
             if field in missing:
                 missing.update(dict.fromkeys(others, missing[field]))
+        if reading.flops_per_s is None:
+            missing.setdefault("flops_per_s", no_rate if _counts(view, _FLOPS) else _NOT_ANALYSED)
         return reading
 
     def _latency(self, view: View, field: str, base: str, at_s: float, missing: dict[str, str]) -> Latency | None:
@@ -225,11 +230,17 @@ class MetricsReader:
         kept = self._kept.get(key)
         if kept is None or total < kept.total:
             kept = self._kept[key] = _Kept(total, at_s)
-        if total > kept.total:
+        grew = total > kept.total
+        if grew:
             kept.total, kept.grew_at_s = total, at_s
         if latency is not None:
             kept.latency = latency
             return latency
+        if grew:
+            # Something finished that cannot be told apart from what came before: an older value is no value of now.
+            kept.latency = None
+            missing[field] = view.differences.unavailable or _NO_NUMBER
+            return None
         if kept.latency is not None:
             return replace(kept.latency, age_s=max(0.0, at_s - kept.grew_at_s))
         if view.differences.increase is None:
@@ -248,6 +259,10 @@ _SAME_REASON = {
 }
 """Fields that come from the same lines."""
 
+_READ_BYTES = "vllm:estimated_read_bytes_per_gpu_total"
+_WRITTEN_BYTES = "vllm:estimated_write_bytes_per_gpu_total"
+_FLOPS = "vllm:estimated_flops_per_gpu_total"
+_NOT_ANALYSED = "vLLM's arithmetic does not know this model: its counters stay at 0"
 _IDLE = "nothing ran in the window"
 _NO_NUMBER = "the page gives no usable number"
 
@@ -409,6 +424,11 @@ def _sleep_state(view: View, missing: dict[str, str]) -> str | None:
         missing["sleep_state"] = NEEDS["sleep_state"]
         return None
     return "/".join(sorted(states))
+
+
+def _counts(view: View, *names: str) -> bool:
+    """Whether vLLM's arithmetic knows the model: of one that it cannot analyse it says 0 however much is generated."""
+    return not (sum(view.last(name) for name in names) == 0 and view.last("vllm:generation_tokens_total") > 0)
 
 
 def _per_gpu(view: View, name: str) -> float | None:

@@ -135,10 +135,10 @@ def read_other(differences: Differences, kind: str) -> tuple[EngineReading, ...]
 
 
 def _reading(view: View, words: _Words) -> EngineReading:
-    gauges = {field: known(view.last(name)) for field, name in words.gauges.items()}
-    usage = gauges.pop("kv_usage", None)
-    if usage is not None and not 0 <= usage <= 1:
-        usage = None
+    counts = {field: known(view.last(name)) for field, name in words.gauges.items() if field != "kv_usage"}
+    # Of data-parallel engines the page has one share each, and shares are never added up.
+    shares = [value for _, value in view.lines(words.gauges.get("kv_usage", ""))]
+    usable = bool(shares) and all(0 <= share <= 1 for share in shares)
     rates = {field: over(view.grown(name), view.differences.span_s) for field, name in words.rates.items()}
     latencies: dict[str, Latency | None] = {}
     for field, bases in words.latencies.items():
@@ -149,10 +149,10 @@ def _reading(view: View, words: _Words) -> EngineReading:
         model_name=view.family.model or "",
         window_s=view.differences.span_s,
         server_kind=words.kind,
-        running=gauges.get("running"),
-        waiting=gauges.get("waiting"),
-        kv_usage=usage,
-        kv_usage_max=usage,
+        running=counts.get("running"),
+        waiting=counts.get("waiting"),
+        kv_usage=sum(shares) / len(shares) if usable else None,
+        kv_usage_max=max(shares) if usable else None,
         prompt_tokens_per_s=rates.get("prompt_tokens_per_s"),
         generation_tokens_per_s=rates.get("generation_tokens_per_s"),
         requests_per_s=rates.get("requests_per_s"),
