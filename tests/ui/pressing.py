@@ -19,11 +19,15 @@ Press = Callable[..., Awaitable[None]]
 
 @asynccontextmanager
 async def running(
-    service: FakeService, settings: DisplaySettings | None = None, size: tuple[int, int] = (120, 40)
+    service: FakeService,
+    settings: DisplaySettings | None = None,
+    size: tuple[int, int] = (120, 40),
+    *,
+    notifications: bool = False,
 ) -> AsyncIterator[tuple[VtopApp, Press, Pilot[int]]]:
     """The application at work, and a way to press keys that waits until they have shown their effect."""
     app = VtopApp(service, settings or DisplaySettings(paint_hz=4.0), clock=service.clock)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=notifications) as pilot:
         await settle(pilot)
 
         async def press(*keys: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from textual.events import Key
+from textual.widgets._toast import Toast
 
 from ui.fake_service import PRESETS, FakeService, failed, foreign, ready, snapshot, starting
 from ui.looks import comparing, loading, settle, with_everything
@@ -47,6 +48,19 @@ async def test_enter_on_the_question_takes_the_harmless_answer() -> None:
         await press("x", "enter")
         assert isinstance(app.screen, Dashboard)
     assert "stop_server" not in service.names()
+
+
+@pytest.mark.parametrize("size", [(40, 10), (80, 24), (120, 40)])
+async def test_a_notice_never_lies_over_the_answers_of_a_question(size: tuple[int, int]) -> None:
+    service = FakeService(snapshot(ready()))
+    async with running(service, size=size, notifications=True) as (app, press, pilot):
+        app.report(VtopError("the load test failed", "look at the log of the server"), "load test")
+        await press("x")
+        await settle(pilot)
+        (notice,) = app.screen.query(Toast)
+        assert notice.region.area > 0
+        for answer in ("#yes", "#no"):
+            assert not app.screen.query_one(answer).region.overlaps(notice.region), answer
 
 
 async def test_an_answer_that_is_typed_twice_counts_once() -> None:

@@ -54,7 +54,11 @@ async def edit_preset(app: VtopApp, preset: Preset) -> None:
         text = await _edited(app, text, preset.name)
         if text == before:
             return
-        _write(target, text)
+        try:
+            _write(target, text)
+        except VtopError as error:
+            kept = _kept(text.encode(), preset.name)
+            raise VtopError(error.what, f"{error.remedy}; what you wrote is in {kept}") from error
         _, problems = app.service.presets()
         problem = next((p for p in problems if Path(p.file).name == target.name), None)
         if problem is None:
@@ -99,20 +103,41 @@ def _restore(target: Path, original: str | None) -> None:
 async def _edited(app: VtopApp, text: str, name: str) -> str:
     """The text after the editor closed."""
     command = editor_command()
+    code, failure = 0, None
     with _draft(text, name) as path:
         try:
             with _nothing_painted(app), app.suspend(), _interrupt_is_the_editors():
-                # Beside the event loop: servers are watched on while the editor is open.
-                code = await aside(lambda: subprocess.call([*command, str(path)]))
+                try:
+                    # Beside the event loop: servers are watched on while the editor is open.
+                    code = await aside(lambda: subprocess.call([*command, str(path)]))
+                except OSError as error:
+                    # Told once the screen is back: what leaves `suspend` as an error leaves the terminal without one.
+                    failure = error
         except SuspendNotSupported as error:
             raise VtopError(
                 "an editor needs a terminal, and this is not one", f"edit {paths.user_presets_dir()}/{name}.toml"
             ) from error
-        except OSError as error:
-            raise VtopError(f"cannot run {command[0]}: {error.strerror}", "set EDITOR to an editor you have") from error
+        if failure is not None:
+            raise VtopError(
+                f"cannot run {command[0]}: {failure.strerror}", "set EDITOR to an editor you have"
+            ) from failure
         if code != 0:
             raise VtopError(f"{command[0]} ended with code {code}; nothing was changed")
-        return _read(path)
+        try:
+            return _read(path)
+        except UnicodeDecodeError as error:
+            kept = _kept(path.read_bytes(), name)
+            raise VtopError(
+                "the edit is not UTF-8; nothing was changed", f"what you wrote is in {kept}; save it as UTF-8"
+            ) from error
+
+
+def _kept(written: bytes, name: str) -> Path:
+    """Puts an edit that could not be used where its writer finds it again."""
+    handle, place = tempfile.mkstemp(prefix=f"vtop-{name}-", suffix=".toml")
+    with os.fdopen(handle, "wb") as file:
+        file.write(written)
+    return Path(place)
 
 
 @contextlib.contextmanager

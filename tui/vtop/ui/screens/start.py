@@ -117,6 +117,7 @@ class StartScreen(Page):
         self._problems: Sequence[PresetProblem] = ()
         self._plans: dict[str, LaunchPlan | VtopError] = {}
         self._asked = ""
+        self._editing = False
 
     def compose_body(self) -> ComposeResult:
         """List and detail."""
@@ -253,8 +254,17 @@ class StartScreen(Page):
     def do_edit(self) -> None:
         """Edits the chosen preset; a shipped one is copied to the user's presets first."""
         preset = self._presets.get(self._chosen())
-        if preset is not None:
-            self.vtop.calls.run(edit_preset(self.vtop, preset), f"edit {preset.name}", lambda _: self.reload())
+        if preset is None or self._editing:
+            return
+        self._editing = True
+
+        async def edit() -> None:
+            try:
+                await edit_preset(self.vtop, preset)
+            finally:
+                self._editing = False
+
+        self.vtop.calls.run(edit(), f"edit {preset.name}", lambda _: self.reload())
 
     def do_next_server(self) -> None:
         """Tab moves in the list here, as there is nothing else to choose."""
