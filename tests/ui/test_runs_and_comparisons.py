@@ -41,6 +41,15 @@ async def test_runs_open_export_delete_and_come_back() -> None:
         assert "/runs/r2/report.html" in notices(app)
 
 
+async def test_a_deleted_run_comes_back_after_the_list_was_left() -> None:
+    service = with_everything(FakeService(snapshot(ready())))
+    async with running(service) as (app, press, _):
+        await press("r", "D", "escape", "r")
+        assert "u Undo" in app.screen.query_one("#footer").lines[0].text  # type: ignore[attr-defined]
+        await press("u")
+        assert ("restore_run", "r4") in service.calls
+
+
 async def test_two_marked_runs_are_laid_side_by_side() -> None:
     service = with_everything(FakeService(snapshot(ready())))
     async with running(service) as (app, press, _):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual.app import App
@@ -101,6 +101,8 @@ class VtopApp(App[int]):
         )
         self.load_request: LoadRequest | None = None
         """What `l` runs; the last choice made with `L`."""
+        self.deleted_runs: list[str] = []
+        """Runs that were deleted from the screen, the last at the end: `u` brings them back."""
         self.calls = Calls(self.report)
         self.deeds = Deeds(self)
         self.left_running: tuple[tuple[str, str], ...] = ()
@@ -388,7 +390,8 @@ class VtopApp(App[int]):
         action = BY_ID[name]
         now = self.situation()
         if action.mutates and now.readonly:
-            self.notify(f"{action.label}: not possible with --readonly", severity="warning", markup=False, timeout=3)
+            where = "in a recording" if now.replayed else "with --readonly"
+            self.notify(f"{action.label}: not possible {where}", severity="warning", markup=False, timeout=3)
             return
         if not can_act(action, now):
             self.deeds.explain_refusal(name, now)
@@ -475,9 +478,3 @@ class VtopApp(App[int]):
         """Every action by name."""
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette())
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[Any]:
-        """Only the theme and the picture of Textual's own; the rest comes from the table of actions."""
-        for command in super().get_system_commands(screen):
-            if command.title in ("Theme",):
-                yield command

@@ -218,6 +218,10 @@ class Deeds:
 
     def do_window(self) -> None:
         """The next window for rates and percentiles."""
+        if playback_of(self.app.service) is not None:
+            text = f"a recording keeps the window that it was made with: {self.app.snapshot.window_s:.0f} s"
+            self.app.notify(text, severity="warning", markup=False, timeout=3)
+            return
         view = self.app.view
         view.window_s = step_through(WINDOWS_S, view.window_s)
         self.app.service.set_window(view.window_s)

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 
-from vtop.contract import RunSummary
+from vtop.contract import RunSummary, playback_of
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.actions import BY_ID, keys_of
 from vtop.ui.calls import aside
@@ -32,8 +32,6 @@ class RunsScreen(Page):
         super().__init__()
         self._runs: Sequence[RunSummary] | None = None
         self._marked: list[str] = []
-        self._deleted: list[str] = []
-        """Runs that were deleted here, the last at the end."""
 
     def compose_body(self) -> ComposeResult:
         """One list."""
@@ -60,7 +58,7 @@ class RunsScreen(Page):
 
     def pulse(self) -> object:
         """The list, the marks, the choice."""
-        return (id(self._runs), tuple(self._marked), self._chosen(), len(self._deleted))
+        return (id(self._runs), tuple(self._marked), self._chosen(), len(self.vtop.deleted_runs))
 
     def _chosen(self) -> str:
         return self.query_one("#list", Picker).chosen
@@ -73,7 +71,7 @@ class RunsScreen(Page):
         """One row a run."""
         picker = self.query_one("#list", Picker)
         if not self._runs:
-            text = " Reading ..." if self._runs is None else " No runs yet: l on the dashboard runs a load test."
+            text = " Reading ..." if self._runs is None else self._none_words()
             picker.fill([("", lambda width: Line(text, "dim"))])
             return
         now = snapshot.at_wall_s
@@ -81,6 +79,11 @@ class RunsScreen(Page):
         items: list[tuple[str, Callable[[int], Line]]] = [("", lambda width: Line(f" {heading}", "dim"))]
         items += [(run.run_id, self._row(run, now)) for run in self._runs]
         picker.fill(items)
+
+    def _none_words(self) -> str:
+        if playback_of(self.vtop.service) is not None:
+            return " A recording holds no runs."
+        return " No runs yet." if self.vtop.view.readonly else " No runs yet: l on the dashboard runs a load test."
 
     def _row(self, run: RunSummary, now_wall_s: float) -> Callable[[int], Line]:
         glyphs = self.glyphs
@@ -163,7 +166,7 @@ class RunsScreen(Page):
             return
 
         def done(_: None) -> None:
-            self._deleted.append(chosen)
+            self.vtop.deleted_runs.append(chosen)
             self._read()
             keys = keys_of(BY_ID["undo"], self.vtop.settings.keys)
             self.vtop.notify(
@@ -173,14 +176,14 @@ class RunsScreen(Page):
         self.vtop.call(aside(lambda: self.vtop.service.delete_run(chosen)), f"delete {chosen}", done)
 
     def has_undo(self) -> bool:
-        """Whether a run was deleted here."""
-        return bool(self._deleted)
+        """Whether a run was deleted since vtop was started."""
+        return bool(self.vtop.deleted_runs)
 
     def do_undo(self) -> None:
         """Brings the run back that was deleted last."""
-        if not self._deleted:
+        if not self.vtop.deleted_runs:
             return
-        run_id = self._deleted.pop()
+        run_id = self.vtop.deleted_runs.pop()
         self.vtop.call(
             aside(lambda: self.vtop.service.restore_run(run_id)), f"bring back {run_id}", lambda _: self._read()
         )
