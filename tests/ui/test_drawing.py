@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ui.fake_service import NOW, engine, failed, gpu, ready, snapshot, wave
-from ui.looks import LOG, app_for, comparison, settle, warming
+from ui.looks import LOG, app_for, comparison, load_progress, settle, warming
 from vtop.telemetry.snapshot import GpuStatus
 from vtop.ui.charts.bars import bar, history_row
 from vtop.ui.charts.binning import Bin, binned, nice_top
@@ -23,13 +23,15 @@ from vtop.ui.ink import Line, cut_start, cut_words, field, pack, printable, wrap
 from vtop.ui.layout import plan
 from vtop.ui.panels.gpus import gpu_panel, gpu_row
 from vtop.ui.panels.header import header
-from vtop.ui.panels.latency import second_number
+from vtop.ui.panels.large import large_numbers
+from vtop.ui.panels.latency import chart_title, numbers_strip, second_number
 from vtop.ui.panels.servers import server_rows
+from vtop.ui.screens.load import client_rows
 from vtop.ui.screens.load import headline as load_headline
 from vtop.ui.view import View
 from vtop.ui.words import bucket_range, compare_sentence, load_sentence
 from vtop.vllm.metrics import NEEDS
-from vtop.vllm.reading import MEASURING, NOTHING_FINISHED, Quantile
+from vtop.vllm.reading import MEASURING, NOTHING_FINISHED, Latency, Quantile
 
 
 @given(st.text(max_size=200))
@@ -403,3 +405,15 @@ def test_servers_of_a_comparison_are_told_apart_by_their_presets() -> None:
     rows, _ = server_rows(made, None, 80, 4, UNICODE)
     assert "…ompare-baseline" in rows[0].text
     assert "-compare-fp8" in rows[1].text
+
+
+def test_the_time_between_tokens_does_not_pass_for_tpot_where_tpot_is_not_known() -> None:
+    """With speculation a step yields several tokens, so ITL is a multiple of TPOT."""
+    view = ready(engines=(engine(tpot=None, itl=Latency(0.0456, 900)),))
+    assert "2 TPOT  ITL mean 45.6 ms" in chart_title(view, 1, 60).text
+    assert "TPOT ITL 45.6 ms" in numbers_strip(view, 1, 120, 2)[0].text
+    assert "ITL" in large_numbers(view, 120, UNICODE)[0].text
+    assert "ITL 45.6 ms" in client_rows(load_progress(), view, 120)[-1].text
+    known = ready(engines=(engine(tpot=Latency(0.0179, 9), itl=Latency(0.0456, 900)),))
+    for text in (chart_title(known, 1, 60).text, numbers_strip(known, 1, 120, 2)[0].text):
+        assert "TPOT" in text and "mean 17.9 ms" in text and "ITL" not in text

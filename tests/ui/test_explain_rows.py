@@ -13,7 +13,7 @@ from vtop.ui.panels.engine import engine_rows
 from vtop.ui.panels.gpus import gpu_row, gpu_title
 from vtop.ui.panels.servers import server_rows
 from vtop.ui.screens.explain import explain_rows
-from vtop.vllm.reading import EngineReading, KvTransferReading, SpeculationReading
+from vtop.vllm.reading import EngineReading, KvTransferReading, Latency, SpeculationReading
 
 EVERYTHING = EngineReading(
     model_name="m",
@@ -84,6 +84,12 @@ def test_what_is_unknown_is_a_dash_or_absent_and_never_a_zero() -> None:
     assert "– running · – waiting · – preempted" in said
     for word in ("LoRA", "KV from elsewhere", "refused", "swapped", "estimate", "sleep", "energy", "0 %"):
         assert word not in said
+
+
+def test_gaps_between_tokens_are_counted_as_steps_and_not_as_requests() -> None:
+    said = text(EngineReading("m", 10.0, ttft=Latency(0.3, 12), itl=Latency(0.02, 4096)))
+    assert "mean 300 ms of 12 requests" in said
+    assert "mean 20.0 ms of 4,096 steps" in said
 
 
 def test_each_model_of_a_server_has_its_own_numbers() -> None:

@@ -19,7 +19,8 @@ def significant(value: float | None, digits: int = 3) -> str:
         return DASH
     if value == 0:
         return "0"
-    magnitude = math.floor(math.log10(abs(value)))
+    # Of the rounded number: 9.996 is 10.0 and not 10.00.
+    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
     decimals = max(0, digits - 1 - magnitude)
     text = f"{value:,.{min(decimals, 6)}f}"
     return text.rstrip("0").rstrip(".") if "." in text and magnitude >= digits - 1 else text

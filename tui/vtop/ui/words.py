@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from vtop import units
 from vtop.servers.status import ServerState, ServerStatus
 from vtop.telemetry.snapshot import Bandwidth, GpuReading, ServerView, Snapshot
-from vtop.vllm.reading import EngineReading, Latency, Quantile
+from vtop.vllm.reading import Latency, Quantile
 
 if TYPE_CHECKING:
     from vtop.load.progress import LoadProgress
@@ -123,17 +123,6 @@ def bandwidth_amount(bandwidth: Bandwidth | None) -> str:
     peak = units.bytes_per_s(bandwidth.peak_bytes_per_s)
     number, _, unit = now.partition(" ")
     return f"{number} of {peak}" if peak.endswith(unit) else f"{now} of {peak}"
-
-
-def speculation_text(engine: EngineReading) -> str:
-    """`2.25 of 3 accepted`: guessed tokens accepted per step, of those guessed."""
-    reading = engine.speculation
-    if reading is None or reading.acceptance is None:
-        return ""
-    guessed = len(reading.per_position)
-    if guessed:
-        return f"{units.significant(reading.acceptance * guessed)} of {guessed} accepted"
-    return f"{units.percent(reading.acceptance)} accepted"
 
 
 def uptime(status: ServerStatus, wall_s: float) -> str:

@@ -6,7 +6,7 @@ from vtop import units
 from vtop.telemetry.snapshot import ServerView
 from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Line
-from vtop.ui.panels.latency import CHARTS, ROLES, main_number, second_number
+from vtop.ui.panels.latency import CHARTS, ROLES, main_number, number_name, second_number
 
 _SHAPES = {
     "0": ("███", "█ █", "█ █", "█ █", "███"), "1": (" █ ", "██ ", " █ ", " █ ", "███"),
@@ -34,7 +34,7 @@ def large_numbers(server: ServerView | None, width: int, glyphs: Glyphs) -> list
         number, role = main_number(server, chart)
         value, _, unit = number.partition(" ")
         digits = big(value, glyphs)
-        beside = [CHARTS[chart], "", unit, "", second_number(server, chart)]
+        beside = [number_name(server, chart) or CHARTS[chart], "", unit, "", second_number(server, chart)]
         room = column - len(digits[0]) - 3
         for index in range(5):
             cell = Line(" ").add(digits[index], ROLES[chart] if role != "dim" else "dim")

@@ -9,7 +9,7 @@ from vtop.ui.charts.series import history_spec
 from vtop.ui.ink import Field, Line, field, pack, wrap
 from vtop.ui.words import bucket_range, latency_age, latency_mean, server_is_stale, stale_text
 from vtop.vllm.metrics import NEEDS
-from vtop.vllm.reading import MEASURING, NOTHING_FINISHED
+from vtop.vllm.reading import MEASURING, NOTHING_FINISHED, EngineReading, Latency
 
 CHARTS = ("TTFT", "TPOT", "Output")
 """In the order of the keys 1, 2, 3."""
@@ -20,6 +20,21 @@ MARKED_EVENTS = ("restart", "load-start", "load-end", "throttle", "gpu-lost")
 """Events that are drawn on the charts."""
 
 
+def shown_latency(engine: EngineReading, chart: int) -> tuple[str, Latency | None]:
+    """The latency of the first two charts, and what it is: the time between tokens (ITL) where TPOT is not known."""
+    if chart == 0:
+        return "TTFT", engine.ttft
+    return ("ITL", engine.itl) if engine.tpot is None and engine.itl is not None else ("TPOT", engine.tpot)
+
+
+def number_name(server: ServerView | None, chart: int) -> str:
+    """What the number to read first is, where it is not what the chart is named after; else ""."""
+    if server is None or server.engine is None or chart != 1:
+        return ""
+    name, _ = shown_latency(server.engine, chart)
+    return name if name != CHARTS[chart] else ""
+
+
 def main_number(server: ServerView | None, chart: int) -> tuple[str, str]:
     """The number to read first, and its role: dim where it is from before the window."""
     engine = server.engine if server else None
@@ -28,7 +43,7 @@ def main_number(server: ServerView | None, chart: int) -> tuple[str, str]:
     if chart == 2:
         gone = server is not None and server_is_stale(server)
         return units.rate(engine.generation_tokens_per_s, "tok/s"), "dim" if gone else "strong"
-    latency = engine.ttft if chart == 0 else engine.tpot or engine.itl
+    _, latency = shown_latency(engine, chart)
     stale = (latency is not None and latency.age_s > 0) or (server is not None and server_is_stale(server))
     return latency_mean(latency), "dim" if stale or latency is None else "strong"
 
@@ -42,7 +57,7 @@ def second_number(server: ServerView | None, chart: int) -> str:
         return stale_text(server)
     if chart == 2:
         return units.rate(engine.requests_per_s, "req/s") if engine.requests_per_s is not None else ""
-    latency = engine.ttft if chart == 0 else engine.tpot or engine.itl
+    _, latency = shown_latency(engine, chart)
     if latency is None:
         return _why_none(engine.missing.get(("ttft", "tpot")[chart], NOTHING_FINISHED))
     age = latency_age(latency)
@@ -66,7 +81,10 @@ def chart_title(server: ServerView | None, chart: int, width: int) -> Line:
     """`1 TTFT  mean 84 ms  p95 100–250 ms`; what does not fit is left out whole."""
     number, role = main_number(server, chart)
     fields = [Field(Line(f"{chart + 1} ", "key").add(CHARTS[chart], "title"))]
-    value = Line("mean " if chart != 2 and number != units.DASH else "", "dim").add(number, role)
+    name = number_name(server, chart)
+    value = Line(f"{name} ".lstrip() + ("mean " if chart != 2 and number != units.DASH else ""), "dim").add(
+        number, role
+    )
     fields.append(Field(value, 9))
     second = second_number(server, chart)
     if second:
@@ -90,7 +108,7 @@ def numbers_strip(server: ServerView | None, chosen: int, width: int, height: in
         cell = Line(f"[{chart + 1}]" if chart == chosen else f" {chart + 1} ", "key")
         cell.add(CHARTS[chart], ROLES[chart] if chart == chosen else "title").add(" ")
         if chart != 2 and number != units.DASH:
-            cell.add("mean ", "dim")
+            cell.add(f"{number_name(server, chart) or 'mean'} ", "dim")
         cell.add(number, role)
         top.join(cell.fit(column))
         second = second_number(server, chart)

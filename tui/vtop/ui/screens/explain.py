@@ -143,11 +143,11 @@ def _server(server: ServerView, width: int) -> list[Line]:
     return rows
 
 
-def _latency(name: str, latency: Latency | None, width: int) -> list[Line]:
+def _latency(name: str, latency: Latency | None, width: int, counted: str = "requests") -> list[Line]:
     if latency is None or (latency.mean_s is None and latency.count == 0):
         return _pair(name, units.DASH, width, "dim")
     age = latency_age(latency)
-    text = f"mean {units.duration(latency.mean_s)} of {latency.count:,} requests"
+    text = f"mean {units.duration(latency.mean_s)} of {latency.count:,} {counted}"
     for label, quantile in (("p50", latency.p50), ("p95", latency.p95), ("p99", latency.p99)):
         if quantile is not None:
             text += f" · {label} {bucket_range(quantile)}"
@@ -165,7 +165,8 @@ def _engine(engine: EngineReading, width: int) -> list[Line]:
         ("prefill", engine.prefill),
         ("decode", engine.decode),
     ):
-        rows += _latency(name, latency, width)
+        # One observation of ITL is one step of a request, not a request.
+        rows += _latency(name, latency, width, "steps" if latency is engine.itl else "requests")
     rows += _pair(
         "tokens",
         f"{units.rate(engine.generation_tokens_per_s, 'tok/s')} out · "

@@ -18,6 +18,7 @@ from vtop.ui.frame import framed
 from vtop.ui.glyphs import Glyphs
 from vtop.ui.ink import Field, Line, field, pack, spread, wrap
 from vtop.ui.page import Page
+from vtop.ui.panels.latency import shown_latency
 from vtop.ui.panels.load_steps import step_lines, steps_spec, steps_title
 from vtop.ui.words import latency_mean
 
@@ -113,7 +114,8 @@ def client_rows(progress: LoadProgress, server: ServerView | None, width: int) -
     engine = server.engine if server else None
     if engine is not None:
         said = [Field(Line("server says  ", "dim").add("TTFT ", "dim").add(latency_mean(engine.ttft)), 9)]
-        said.append(Field(Line("TPOT ", "dim").add(latency_mean(engine.tpot or engine.itl)), 8))
+        name, between = shown_latency(engine, 1)
+        said.append(Field(Line(f"{name} ", "dim").add(latency_mean(between)), 8))
         said.append(Field(Line("batch ", "dim").add(f"{units.count(engine.running)}"), 6))
         said.append(Field(Line("prefix cache hits ", "dim").add(units.percent(engine.prefix_hit_rate)), 4))
         rows.append(Line(" ").join(pack(said, width - 2, 3)))
