@@ -50,6 +50,12 @@ def test_a_preset_is_shown_in_the_words_of_a_version(
     assert flag in capsys.readouterr().out
 
 
+def test_a_preset_is_shown_with_the_gpus_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is shown is what a start would run, and that sees only these."""
+    assert main(["presets", "show", "baseline", "--vllm-version", "0.33.0", "--set", "gpus=[1]"]) == 0
+    assert "CUDA_VISIBLE_DEVICES=1" in capsys.readouterr().out
+
+
 def test_every_shipped_preset_is_listed_and_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)

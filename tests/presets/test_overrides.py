@@ -177,3 +177,16 @@ def test_no_value_gets_anything_but_a_preset_or_a_usage_error(key: str, value: s
         assert isinstance(changed({key: value}), Preset)
     except UsageError as error:
         assert error.what
+
+
+@pytest.mark.parametrize("text", ["1.10", "12e4", "1.0", "5", "-1", "007"])
+def test_a_flags_value_is_passed_as_it_was_written(text: str) -> None:
+    """A branch called 1.10 is not the branch 1.1, nor a commit 12e4 the number 120000.0."""
+    assert str(changed({"args.revision": text}).server.args["revision"]) == text
+
+
+@pytest.mark.parametrize("key", ["served_name", "title", "args.revision", "env.A"])
+def test_bytes_that_are_no_text_are_refused_before_anything_starts(key: str) -> None:
+    """Python carries such bytes of an argument as lone surrogates, which no record could be written with."""
+    with pytest.raises(UsageError, match="holds a byte that is no text"):
+        changed({key: "a\udcff"})

@@ -226,3 +226,41 @@ def test_no_text_gets_anything_but_a_preset_or_a_usage_error(text: str) -> None:
 
 def test_deep_nesting_is_an_error_and_no_crash() -> None:
     assert refused("a = " + "[" * 5000).what == "p.toml: nested too deeply"
+
+
+def test_a_link_to_nothing_is_told_and_keeps_its_shadow(tmp_path: Path) -> None:
+    """Starting the shipped preset in the place of the one that was meant would be worse than none."""
+    write(tmp_path / "shipped", "one")
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "one.toml").symlink_to(tmp_path / "gone.toml")
+    (tmp_path / "user" / "folder.toml").mkdir()
+    found = catalog(tmp_path)
+    assert list(found.presets) == []
+    assert [problem.what for problem in found.problems] == ["cannot be read: No such file or directory"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("[server.args]\nhf-overrides = { when = 2024-01-01 }", "server.args.hf-overrides.when is a date or time"),
+        ("[server.args]\nhf-overrides = { x = nan }", "server.args.hf-overrides.x is nan, which JSON cannot say"),
+        ('[server.args]\nrevision = "a\\u0000b"', "'server.args.revision' holds a byte that is no text"),
+        ('[server.env]\n"A=B" = "c"', "'A=B' is no variable's name"),
+        ('[server.env]\n"" = "c"', "'' is no variable's name"),
+        ('served_name = ""', "server.served_name is empty"),
+        ('served_name = "--foo"', "server.served_name: --foo looks like a flag"),
+    ],
+)
+def test_what_no_command_line_can_carry_is_refused_when_it_is_read(words: str, said: str) -> None:
+    assert said in refused(MINIMAL + words).what
+
+
+@pytest.mark.parametrize("model", ["", " ", "--trust-remote-code"])
+def test_a_model_is_a_name_and_no_flag(model: str) -> None:
+    assert "server.model" in refused(f'title = "T"\n[server]\nmodel = "{model}"\n').what
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::0", "0", "*", ""])
+def test_every_way_to_listen_everywhere_is_warned_about(host: str) -> None:
+    (said,) = warnings(parse_preset(MINIMAL + f'host = "{host}"\n', "p"))
+    assert "listens on every network interface" in said

@@ -136,6 +136,7 @@ def test_own_flags_come_last_and_win() -> None:
             "lora-modules": ["a=/a", "b=/b"],
             "compilation-config": {"level": 3},
             "kv-transfer-config.kv_role": "kv_both",
+            "hf_overrides.rope_theta": 5,
             "hf-overrides": "-x",
         },
     )
@@ -149,6 +150,7 @@ def test_own_flags_come_last_and_win() -> None:
     assert words[at : at + 3] == ["--lora-modules", "a=/a", "b=/b"]
     assert json.loads(value(command, "--compilation-config")) == {"level": 3}
     assert value(command, "--kv-transfer-config.kv_role") == "kv_both"
+    assert value(command, "--hf-overrides.rope_theta") == "5", "underscores are dashes, but not in the table's key"
     assert "--hf-overrides=-x" in words, "argparse would take -x for a flag"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +29,8 @@ _SET_APART = {"model": "server.model", "host": "server.host", "port": "server.po
 _FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _KNOWN_KEYS = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,})\b|://[^/\s:@]+:[^/\s:@]+@")
 """Tokens of Hugging Face, keys of OpenAI's form, and URLs with a password in them."""
-_OPEN_HOSTS = {"0.0.0.0", "::", ""}
+_OPEN_HOSTS = {"", "*", "0"}
+"""Every interface, beside the addresses that say so themselves (0.0.0.0, ::)."""
 _WITHOUT_DRAFT = {"ngram", "suffix"}
 _WITH_DRAFT = {"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator"}
 
@@ -106,9 +109,14 @@ def read_folders(
 
 def _files(directory: Path) -> list[Path]:
     try:
-        return sorted(file for file in directory.glob("*.toml") if file.is_file() and not file.name.startswith("."))
+        return sorted(file for file in directory.glob("*.toml") if _is_preset(file))
     except OSError:
         return []
+
+
+def _is_preset(file: Path) -> bool:
+    """A link to nothing counts, so that it is told and keeps its shadow like any other broken file."""
+    return not file.name.startswith(".") and (file.is_file() or (file.is_symlink() and not file.exists()))
 
 
 def parse_preset(text: str, name: str, source: str = "") -> Preset:
@@ -251,22 +259,27 @@ def _typed(value: str, hint: Any) -> Any:
 
 
 def _guess(value: str) -> Any:
-    """JSON as what it says (numbers, true, false, lists, tables); anything else as text."""
+    """JSON as what it says (numbers, true, false, lists, tables); anything else as text.
+
+    A number that would be written differently (a branch called 1.10, a commit 12e4) is text.
+    """
     try:
-        return json.loads(value, parse_constant=str)
-    except ValueError:
+        said = json.loads(value, parse_constant=str)
+    except (ValueError, RecursionError):
         return value
+    is_number = isinstance(said, int | float) and not isinstance(said, bool)
+    return value if is_number and str(said) != value else said
 
 
 def warnings(preset: Preset) -> tuple[str, ...]:
     """What a person should know before this preset starts."""
     spec = preset.server
     said = []
-    if spec.host in _OPEN_HOSTS and spec.api_key is None:
+    if _listens_everywhere(spec.host) and spec.api_key is None:
         said.append(
             "listens on every network interface without an API key: anybody who reaches this machine can use it"
         )
-    elif spec.host in _OPEN_HOSTS:
+    elif _listens_everywhere(spec.host):
         said.append("listens on every network interface: the API key guards /v1 only, /metrics and the like stay open")
     if spec.disaggregated is not None and spec.api_key is not None:
         said.append("the router adds the API key for whoever asks: the pair is open to all who reach its port")
@@ -275,8 +288,19 @@ def warnings(preset: Preset) -> tuple[str, ...]:
     return tuple(said)
 
 
+def _listens_everywhere(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return host in _OPEN_HOSTS
+
+
 def _check(preset: Preset, where: str) -> None:
     spec = preset.server
+    for field in Preset.__struct_fields__:
+        _check_passable(field, getattr(preset, field), where)
+    for field in ("model", "served_name"):
+        _check_model_name(field, getattr(spec, field), where)
     if spec.api_key is not None:
         try:
             secrets.check_reference(spec.api_key)
@@ -293,6 +317,48 @@ def _check(preset: Preset, where: str) -> None:
         for word in getattr(spec, field) or ():
             _check_command_word(field, word, where)
     _check_together(spec, where)
+
+
+def _check_passable(place: str, value: object, where: str, *, in_json: bool = False) -> None:
+    """Refuses what no command line, environment or JSON text can carry, so that it is no surprise at the start."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, Mapping):
+        inside = in_json or place.count(".") >= 2  # a table that is a flag's value goes out as JSON
+        for key, inner in value.items():
+            _check_passable(place, str(key), where)
+            _check_passable(f"{place}.{key}", inner, where, in_json=inside)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_passable(place, inner, where, in_json=in_json)
+    elif isinstance(value, str):
+        if not _is_text(value):
+            raise UsageError(f"{where}: {place!r} holds a byte that is no text", "Write it as UTF-8, without NUL.")
+    elif isinstance(value, float):
+        if in_json and not math.isfinite(value):
+            raise UsageError(f"{where}: {place} is {value}, which JSON cannot say", "Give a finite number.")
+    elif value is not None and not isinstance(value, int):
+        raise UsageError(f"{where}: {place} is a date or time, which no flag takes", 'Put it in quotes: "...".')
+
+
+def _is_text(value: str) -> bool:
+    """False with a NUL, or with bytes of an argument that were not UTF-8 (Python carries these as lone surrogates)."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
+
+
+def _check_model_name(field: str, value: str | None, where: str) -> None:
+    if value is None:
+        return
+    if not value.strip():
+        raise UsageError(f"{where}: server.{field} is empty", "Write a name, or leave it out.")
+    if value.startswith("-"):
+        raise UsageError(
+            f"{where}: server.{field}: {value} looks like a flag", "Flags belong in [server.args], without dashes."
+        )
 
 
 def _free_tables(spec: ServerSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -319,6 +385,8 @@ def _check_flag(table: str, key: str, where: str) -> None:
 
 
 def _check_env(key: str, value: str, where: str) -> None:
+    if not key or "=" in key:
+        raise UsageError(f"{where}: server.env: {key!r} is no variable's name", 'Write NAME = "value".')
     if secrets.looks_secret(key) and value:
         raise UsageError(
             f"{where}: server.env.{key} looks like a secret in a file",

@@ -90,7 +90,10 @@ def _show(arguments: argparse.Namespace, catalog: Catalog) -> int:
     elif preset.server.command is None:
         installation = find_installation(preset.server, arguments.vllm)
     port = preset.server.port if isinstance(preset.server.port, int) else 8000
-    launch = commands(preset, installation, port=port, name=preset.name)
+    named = preset.server.gpus if isinstance(preset.server.gpus, list) else None
+    on_cpu = installation is not None and installation.device == "cpu"
+    gpus = tuple(map(str, named)) if named is not None and not on_cpu else None
+    launch = commands(preset, installation, port=port, gpus=gpus, name=preset.name)
     if arguments.json:
         say_json(
             {

@@ -69,7 +69,8 @@ class Arguments:
         Raises:
             VtopError: the installation has no such flag.
         """
-        flag = "--" + key.replace("_", "-") if "." not in key else f"--{key}"
+        name, dot, inner = key.partition(".")  # `hf-overrides.rope_theta`: what follows is the table's own key
+        flag = f"--{name.replace('_', '-')}{dot}{inner}"
         self._check(flag.partition(".")[0], where)
         twin = f"--no-{flag[2:]}"
         for said_before in (flag, twin, f"--{flag[5:]}" if flag.startswith("--no-") else flag):
