@@ -390,7 +390,7 @@ async def test_a_stop_of_what_another_vtop_has_just_forgotten_says_so(root: Path
     other = Supervisor(root, patience=QUICK)
     await other.open()
     await supervisor.forget("one")
-    with pytest.raises(VtopError, match="another vtop has just forgotten one|no server named one"):
+    with pytest.raises(VtopError, match=r"another vtop has just forgotten one|no server named one"):
         await other.stop("one")
     await other.close()
 

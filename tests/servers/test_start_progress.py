@@ -87,3 +87,25 @@ def test_states_change_only_along_the_known_ways(tmp_path: Path) -> None:
     one.change_state(ServerState.STOPPING)
     with pytest.raises(ValueError, match="no way from stopping to ready"):
         one.change_state(ServerState.READY)
+
+
+def test_a_bar_that_redraws_itself_in_one_line_is_progress_and_no_silence(tmp_path: Path) -> None:
+    """A download of an hour writes no line end: it must not pass for a start that stands still, nor be given up."""
+    clock = FakeClock(wall=1_000_000.0)
+    one = server(tmp_path, clock, "", 1_000_000.0)
+    for done in (1, 2, 3):
+        clock.advance(1000)
+        with open(one.folder.log_path, "a", encoding="utf-8") as log:
+            log.write(f"\rmodel.safetensors:  {done}0%|#    | {done}.00G/10.0G [16:40<2:30:00, 1.0MB/s]")
+        one.read_log()
+    clock.advance(5)
+    progress = one.status().progress
+    assert progress is not None
+    assert (progress.phase, progress.share) == ("download", pytest.approx(0.3))
+    assert (progress.silent_s, progress.stuck) == (5.0, "")
+    with open(one.folder.log_path, "a", encoding="utf-8") as log:
+        log.write("\rmodel.safetensors:  99%|#    | 9")  # half written
+    one.read_log()
+    progress = one.status().progress
+    assert progress is not None
+    assert (progress.share, progress.silent_s) == (pytest.approx(0.3), 0.0)

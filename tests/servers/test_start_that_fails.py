@@ -17,7 +17,7 @@ from fake_servers import FAKE, QUICK, eventually, fake, free_port, running, unti
 
 from vtop.errors import UsageError, VtopError
 from vtop.servers import readiness
-from vtop.servers.ports import Listeners
+from vtop.servers.ports import Listeners, port_is_free
 from vtop.servers.state_files import ServerRecord, StateFolder
 from vtop.servers.status import ServerState
 from vtop.servers.supervisor import Supervisor
@@ -317,3 +317,21 @@ async def test_a_full_disk_leaves_no_unrecorded_server(
         await supervisor.start("one", "baseline", [fake()])
     monkeypatch.setattr(StateFolder, "write", write)
     await eventually(lambda: supervisor.status("one").pids == ())
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("192.0.2.1", "this machine has no such address"),  # reserved for documentation: nobody has it
+        ("a" * 70, "no address is known by that name"),
+    ],
+)
+async def test_an_address_that_this_machine_has_not_is_no_taken_port(
+    supervisor: Supervisor, root: Path, host: str, said: str
+) -> None:
+    with pytest.raises(VtopError, match="nothing can listen on") as refused:
+        await supervisor.start("one", "baseline", [fake(host=host)])
+    assert refused.value.what.endswith(said)
+    assert "--set host=127.0.0.1" in refused.value.remedy
+    assert os.listdir(root) == []
+    assert port_is_free(host, 8000), "a stop must not wait for such a port either"

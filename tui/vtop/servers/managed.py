@@ -127,6 +127,7 @@ class ManagedServer:
         self._replay.set_to_wall(record.started_wall_s)
         self._tracker = StartupTracker(self._replay, expected.total_s if expected else None)
         self._tail = LogTail(self.folder.log_path)
+        self._seen_rest = ""
         if record.state is S.STARTING or record.ready_wall_s is None:
             self._replay_log()
         self._replay.run_on()
@@ -142,6 +143,9 @@ class ManagedServer:
         """Takes in the lines of the start that came since the last look."""
         for line in self._tail.read():
             self._tracker.feed(line)
+        if (rest := self._tail.rest()) != self._seen_rest:
+            self._seen_rest = rest
+            self._tracker.feed_unfinished(rest)
 
     def progress(self) -> StartProgress:
         """Where the start stands; silence is no sign of trouble for one that never answers."""

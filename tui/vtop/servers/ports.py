@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Collection, Iterable
@@ -64,17 +65,34 @@ def base_url(host: str, port: int, scheme: str = "http") -> str:
 
 
 def port_is_free(host: str, port: int) -> bool:
-    """Whether a server could bind there now (a connection in TIME_WAIT does not count)."""
+    """Whether nobody has that port there now (a connection in TIME_WAIT does not count).
+
+    A privileged port is free: the server itself will say so. So is one at an address that this machine does not have:
+    `address_problem` says that.
+    """
+    error = _bind_error(host, port)
+    return not (isinstance(error, OSError) and error.errno == errno.EADDRINUSE)
+
+
+def address_problem(host: str) -> str:
+    """Why no server of this machine can listen at a host, whatever the port; "" where one can."""
+    error = _bind_error(host, 0)
+    if error is None or isinstance(error, PermissionError):
+        return ""
+    if isinstance(error, UnicodeError | socket.gaierror):
+        return "no address is known by that name"
+    return "this machine has no such address" if error.errno == errno.EADDRNOTAVAIL else f"{error.strerror or error}"
+
+
+def _bind_error(host: str, port: int) -> OSError | UnicodeError | None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("" if host in _EVERY_ADDRESS and family == socket.AF_INET else host, port))
-        except PermissionError:
-            return True  # a privileged port: the server itself will say so
-        except OSError:
-            return False
-    return True
+    except (OSError, UnicodeError) as error:  # a name that is no name at all fails in its encoding
+        return error
+    return None
 
 
 def port_owner(port: int, ours: Collection[int] = ()) -> PortOwner | None:

@@ -18,7 +18,7 @@ from vtop.servers import deployment
 from vtop.servers.life import LifeTools, ServerLife, start_fallback
 from vtop.servers.logs import ROTATE_ABOVE_BYTES, rotate_if_large, rotated_path
 from vtop.servers.managed import ENDED, LIVE, ManagedServer, draft_record
-from vtop.servers.ports import port_is_free, port_owner
+from vtop.servers.ports import address_problem, port_is_free, port_owner
 from vtop.servers.process import (
     LaunchError,
     child_environment,
@@ -269,8 +269,13 @@ class Supervisor:
         if known is not None and (known.state not in ENDED or known.tree.alive()):
             state = known.state.value if known.state not in ENDED else "ended, but has left processes"
             raise VtopError(f"server {name} exists already ({state})", f"vtop stop {name}, or choose another --name")
-        if (problem := self._registry.problem_of(name)) is not None:
-            raise VtopError(problem.what, problem.remedy)
+        if (unusable := self._registry.problem_of(name)) is not None:
+            raise VtopError(unusable.what, unusable.remedy)
+        if problem := await asyncio.to_thread(address_problem, command.host):
+            raise VtopError(
+                f"nothing can listen on {command.host}: {problem}",
+                "Name an address of this machine (--set host=127.0.0.1), or all of them (0.0.0.0).",
+            )
         remedy = "Stop it, or choose another port: --set port=auto"
         for server in self._registry.servers.values():
             if server.record.port == command.port and server.state in LIVE:

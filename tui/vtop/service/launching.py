@@ -13,7 +13,7 @@ from vtop.errors import VtopError
 from vtop.hardware import Card, find_card
 from vtop.preset_files import Catalog, load_catalog, warnings, with_overrides
 from vtop.presets import Preset
-from vtop.servers.ports import port_is_free, port_owner
+from vtop.servers.ports import address_problem, port_is_free, port_owner
 from vtop.service.options import ServiceOptions
 from vtop.telemetry.gpu.matching import free_gpus, shortage
 from vtop.telemetry.gpu.source import GpuFrame
@@ -179,6 +179,8 @@ class Launcher:
             env.update(masked_env(command))
         speaks_against = list(warnings(launch.preset))
         for command in launch.commands:
+            if problem := address_problem(command.host):
+                speaks_against.append(f"nothing can listen on {command.host}: {problem}")
             if not port_is_free(command.host, command.port):
                 owner = port_owner(command.port)
                 who = f" by {owner}" if owner is not None else ""

@@ -264,6 +264,14 @@ class StartupTracker:
             if not self._read_bar(text.lstrip()):
                 self._read_message(text)
 
+    def feed_unfinished(self, line: str) -> None:
+        """Takes a line that has no end yet: a bar redraws itself in one line for as long as a download lasts."""
+        self._last_line_s = self._clock.monotonic()
+        states = redrawn(line)
+        # A bar that is half written shows half a number.
+        if states and states[-1].rstrip().endswith("]"):
+            self._read_bar(parse(states[-1]).text.lstrip())
+
     def mark_ready(self) -> None:
         """The server has really answered; no log line proves that."""
         self._enter("ready")
