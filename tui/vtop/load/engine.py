@@ -70,8 +70,9 @@ class Stage:
         self._ended: deque[tuple[Exchange, Order]] = deque()
         self._reading = False
         self._warmups: deque[Order] = deque()
-        self._held = 0
-        """Streams that wait for the last warm-up answer."""
+        self._warm: asyncio.Event = asyncio.Event()
+        self._trace_s: list[float] = []
+        """Times of a trace's requests, also of those that other processes send."""
         self._orders: deque[Order] = deque()
         self._waiting: deque[Order] = deque()
         self._exhausted = False
@@ -80,6 +81,7 @@ class Stage:
         self._finished: asyncio.Event = asyncio.Event()
         self._ends_s: float | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self._time_over: asyncio.TimerHandle | None = None
         self._schedule: Iterator[tuple[int, float]] | None = None
         self._pending: tuple[int, float] | None = None
         self._loop_origin = 0.0
@@ -122,14 +124,47 @@ class Stage:
                 break
             index = self._next_index
             self._next_index += 1
+            if shape.trace:
+                self._trace_s.append(prompt.at_s or 0.0)
             if index % self._shards == self._shard:
                 self._orders.append(self._order(index, prompt, counted=True))
                 added += 1
 
     # The run
 
+    async def warm_up(self) -> None:
+        """Sends the warm-up requests and waits for their last answer.
+
+        A stream that began to count while others still warm up would queue behind answers that nobody counts: on a
+        server that takes one request at a time that is half of a short run.
+        """
+        self._check_warm()
+        if self._warm.is_set():
+            return
+        watcher = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            for _ in range(len(self._warmups) if self._shape.open_loop else len(self._own_slots())):
+                self._next_warmup()
+            await self._warm.wait()
+        finally:
+            watcher.cancel()
+            self._cancel_timers()
+
+    def _next_warmup(self) -> None:
+        if self._warmups and not self._stopping:
+            self._send(self._warmups.popleft())
+
+    def _check_warm(self) -> None:
+        if not self._active and (self._stopping or not self._warmups):
+            self._warm.set()
+
+    def _cancel_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []
+
     async def run(self, start_at_s: float | None = None) -> None:
-        """Sends everything and waits for the answers.
+        """Sends everything that counts and waits for the answers.
 
         Args:
             start_at_s: begin at this time of the monotonic clock (several processes, one start); None: now.
@@ -140,15 +175,18 @@ class Stage:
         self._finished.clear()
         watcher = loop.create_task(self._watch())
         try:
-            if self._shape.open_loop:
-                self._run_open()
+            if self._stopping:
+                self._check_finished()
+            elif self._shape.open_loop:
+                self._open_clock(start_at_s)
             else:
                 self._run_closed()
             await self._finished.wait()
         finally:
             watcher.cancel()
-            for timer in self._timers:
-                timer.cancel()
+            self._cancel_timers()
+            if self._time_over is not None:
+                self._time_over.cancel()
         while self._ended:
             self._read_one()
 
@@ -158,6 +196,7 @@ class Stage:
             self._stopping = True
             self._waiting.clear()
             self._limit_rest(STOP_WITHIN_S)
+            self._check_warm()
             self._check_finished()
 
     def cancel(self) -> None:
@@ -166,36 +205,44 @@ class Stage:
         self._waiting.clear()
         for exchange in list(self._active):
             self._pool.abort(exchange, "cancelled", "stopped")
+        self._check_warm()
         self._check_finished()
 
     def _limit_rest(self, seconds: float) -> None:
         until = monotonic() + seconds
         self._ends_s = until if self._ends_s is None else min(self._ends_s, until)
 
+    def _own_slots(self) -> list[float]:
+        """When each stream of this process begins, after the start."""
+        starts = arrival.slot_starts(self._shape.concurrency or 1, self._shape.ramp_s)
+        return starts[self._shard :: self._shards]
+
     def _run_closed(self) -> None:
         loop = asyncio.get_running_loop()
-        concurrency = self._shape.concurrency or 1
-        for slot, delay in enumerate(arrival.slot_starts(concurrency, self._shape.ramp_s)):
-            if slot % self._shards != self._shard:
-                continue
+        duration = self._shape.duration_s
+        if duration is not None:
+            self._time_over = loop.call_later(duration, self._end_of_time)
+        for delay in self._own_slots():
             if delay > 0:
                 self._timers.append(loop.call_later(delay, self._slot_timer))
             else:
                 self._send_next()
         self._check_finished()
 
-    def _run_open(self) -> None:
-        if self._warmups:
-            while self._warmups:
-                self._send(self._warmups.popleft())
-        else:
-            self._open_clock()
+    def _end_of_time(self) -> None:
+        """The time of a closed loop is over, whether or not a stream is free to notice it."""
+        self._exhausted = True
+        self._orders.clear()
+        self._cancel_timers()
+        self._limit_rest(min(DRAIN_WITHIN_S, self._shape.timeout_s))
+        self._check_finished()
 
-    def _open_clock(self) -> None:
-        """The schedule of an open loop starts now."""
+    def _open_clock(self, start_at_s: float | None) -> None:
+        """The schedule of an open loop starts at the time that all processes were given, else now."""
         loop = asyncio.get_running_loop()
-        origin = monotonic()
-        self._loop_origin = loop.time()
+        now = monotonic()
+        origin = now if start_at_s is None else start_at_s
+        self._loop_origin = loop.time() - (now - origin)
         self._schedule = enumerate(self._offsets())
         self._begin(origin)
         self._due()
@@ -233,7 +280,7 @@ class Stage:
         order = self._orders.popleft()
         order.scheduled_s = scheduled_s
         cap = self._shape.concurrency
-        if cap is not None and len(self._active) >= max(1, cap // self._shards):
+        if cap is not None and len(self._active) >= max(1, len(range(self._shard, cap, self._shards))):
             self._waiting.append(order)
         else:
             self._send(order)
@@ -242,7 +289,7 @@ class Stage:
     def _offsets(self) -> Iterator[float]:
         shape = self._shape
         if shape.trace:
-            return iter([order.prompt.at_s or 0.0 for order in self._orders])
+            return iter(self._trace_s)
         if shape.burst:
             return arrival.burst_offsets(shape.requests or 1)
         assert shape.rate is not None
@@ -260,26 +307,6 @@ class Stage:
     def _send_next(self) -> None:
         """A stream of the closed loop takes its next request."""
         if self._stopping:
-            return
-        if self._warmups:
-            self._send(self._warmups.popleft())
-            return
-        if self.started_s is None and any(not order.counted for order in self._active.values()):
-            # A stream that began to count while others still warm up would queue behind answers that nobody counts:
-            # on a server that takes one request at a time that is half of a short run.
-            self._held += 1
-            return
-        held, self._held = self._held, 0
-        self._send_counted()
-        for _ in range(held):
-            self._send_counted()
-
-    def _send_counted(self) -> None:
-        duration = self._shape.duration_s
-        if duration is not None and self.started_s is not None and monotonic() - self.started_s >= duration:
-            self._exhausted = True
-            self._orders.clear()
-            self._limit_rest(min(DRAIN_WITHIN_S, self._shape.timeout_s))
             return
         if not self._orders:
             self._refill(1)
@@ -303,22 +330,23 @@ class Stage:
             return
         self._ended.append((exchange, order))
         loop = asyncio.get_running_loop()
+        go_on = self._send_next if order.counted else self._next_warmup
         if order.prompt.turns and order.counted and not exchange.failure and not self._stopping:
             self._next_turn(exchange, order)
         elif self._shape.open_loop:
             if self._waiting:
                 self._send(self._waiting.popleft())
-            elif self._schedule is None and not self._active and not self._stopping:
-                self._open_clock()
         elif exchange.failure == "connect_failed" or (
             self._shape.requests is None
             and exchange.status != 200
             and exchange.ended_s - exchange.sent_s < QUICK_FAILURE_S
         ):
             # A server that refuses at once would otherwise be asked thousands of times a second.
-            self._timers.append(loop.call_later(QUICK_FAILURE_PAUSE_S, self._slot_timer))
+            self._timers.append(loop.call_later(QUICK_FAILURE_PAUSE_S, self._after_pause, go_on))
         else:
-            self._send_next()
+            go_on()
+        if not order.counted:
+            self._check_warm()
         if not self._reading:
             self._reading = True
             loop.call_soon(self._read_slice)
@@ -333,7 +361,8 @@ class Stage:
             *chat_message(order.prompt.turns[0]),
         )
         prompt = replace(order.prompt, messages=messages, turns=order.prompt.turns[1:], prompt_tokens=None)
-        index = self._next_index
+        # Of the next numbers, one for each process, this one's: no two requests of a test have the same.
+        index = self._next_index + (self._shard - self._next_index) % self._shards
         self._next_index += self._shards
         self._send(self._order(index, prompt, counted=True))
 
@@ -351,7 +380,10 @@ class Stage:
         return bool(self._timers)
 
     def _slot_timer(self) -> None:
-        self._send_next()
+        self._after_pause(self._send_next)
+
+    def _after_pause(self, go_on: Callable[[], None]) -> None:
+        go_on()
         self._check_finished()
 
     async def _watch(self) -> None:

@@ -80,9 +80,7 @@ def step_of(measured: Measured, request: LoadRequest) -> LoadStep:
     if not why and counted and failed > stats.FAILURE_LIMIT * len(counted):
         why = f"{failed} of {len(counted)} requests failed"
     rate = measured.shape.rate
-    achieved = send_rate(counted)
-    if not why and rate is not None and achieved is not None and achieved < ACHIEVED_SHARE * rate:
-        why = f"only {units.significant(achieved)} of {units.significant(rate)} requests/s could be sent"
+    why = why or sent_too_slowly(rate, counted)
     limits = any(limit is not None for limit in (request.slo_ttft_s, request.slo_tpot_s, request.slo_e2e_s))
     return LoadStep(
         concurrency=measured.shape.concurrency,
@@ -114,10 +112,29 @@ def broken_limit(request: LoadRequest, ttft_s: float | None, tpot_s: float | Non
 
 def send_rate(records: Sequence[RequestRecord]) -> float | None:
     """Requests sent a second, from the first to the last send."""
-    sends = sorted(record.sent_s for record in records)
-    if len(sends) < 2 or sends[-1] <= sends[0]:
+    return _rate_of([record.sent_s for record in records])
+
+
+def _rate_of(times_s: Sequence[float]) -> float | None:
+    """Events a second from the first to the last."""
+    if len(times_s) < 2 or max(times_s) <= min(times_s):
         return None
-    return (len(sends) - 1) / (sends[-1] - sends[0])
+    return (len(times_s) - 1) / (max(times_s) - min(times_s))
+
+
+def sent_too_slowly(asked: float | None, records: Sequence[RequestRecord]) -> str:
+    """That requests left more slowly than they should have, in words; "" when they did not.
+
+    What should have left is the schedule's own rate: under a ramp it is below the one that was asked for.
+    """
+    achieved = send_rate(records)
+    if asked is None or achieved is None:
+        return ""
+    planned = _rate_of([record.scheduled_s for record in records if record.scheduled_s is not None])
+    wanted = asked if planned is None else min(asked, planned)
+    if achieved >= ACHIEVED_SHARE * wanted:
+        return ""
+    return f"only {units.significant(achieved)} of {units.significant(wanted)} requests/s could be sent"
 
 
 def _tokens(record: RequestRecord) -> int:
@@ -283,9 +300,8 @@ def _warnings(
     for note in sorted({record.note for record in noted}):
         words.append(f"{sum(record.note == note for record in noted)} answers: {note}")
     words += _length_warnings(shape, good)
-    asked, achieved = result.asked_rate, result.achieved_rate
-    if asked and achieved is not None and achieved < ACHIEVED_SHARE * asked:
-        words.append(f"only {units.significant(achieved)} of {units.significant(asked)} requests/s could be sent")
+    if slow := sent_too_slowly(result.asked_rate, records):
+        words.append(slow)
     if result.e2e.n < stats.P95_NEEDS and good:
         words.append(f"{result.e2e.n} requests are too few for a P95 (72 are needed) and for a P99 (368)")
     if shape.workload == "demo" and shape.requests and shape.concurrency:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -71,6 +71,7 @@ class _Event(msgspec.Struct):
     lag_p99_s: float | None = None
     reconnects: int = 0
     warmed: int = 0
+    drawn: int = 0
     records: list[RequestRecord] = []
     warmups: list[RequestRecord] = []
     what: str = ""
@@ -99,6 +100,8 @@ class ShardedDriver:
         self._on_record: OnRecord = lambda record: None
         self._records: list[RequestRecord] = []
         self._warmups: list[RequestRecord] = []
+        self._drawn = 0
+        """Prompts that the process which made the most of them has made."""
 
     async def open(self) -> None:
         """Starts the children."""
@@ -161,16 +164,25 @@ class ShardedDriver:
         self._records, self._warmups = [], []
         for child in self._children:
             child.last = _Event("none")
+            child.send(b"skip %d" % self._drawn)
             child.send(b"prepare " + msgspec.json.encode(shape))
         async with asyncio.timeout(READY_WITHIN_S):
             await asyncio.gather(*(self._until(child, "ready") for child in self._children))
 
     async def run(self) -> None:
-        """See `Driver`."""
+        """See `Driver`.
+
+        The clock starts when the last process is warm: one that began alone would be measured with the warm-up of the
+        others, and a schedule in several processes needs one origin.
+        """
+        for child in self._children:
+            child.send(b"warm")
+        await asyncio.gather(*(self._until(child, "warm") for child in self._children))
         start = monotonic() + START_AHEAD_S
         for child in self._children:
             child.send(b"run %.9f" % start)
         await asyncio.gather(*(self._until(child, "ended") for child in self._children))
+        self._drawn = max(child.last.drawn for child in self._children)
 
     async def _until(self, child: _Child, event: str) -> None:
         assert child.process.stdout is not None
@@ -219,12 +231,13 @@ class ShardProcess:
         self._channel = channel
         shape = plan.shape
         file_prompts = files.open_file(shape)[1] if shape.file else None
+        self._prompts = PromptSource(shape, plan.words, file_prompts)
         self._driver = LocalDriver(
             target=Target.from_url(plan.url, plan.ca_file),
             model=plan.model,
             api_key=resolve_key(plan.api_key),
             running_usage=plan.running_usage,
-            prompts=PromptSource(shape, plan.words, file_prompts),
+            prompts=self._prompts,
             shard=plan.shard,
             shards=plan.shards,
         )
@@ -240,11 +253,15 @@ class ShardProcess:
                 self._driver.cancel()
                 return
             word, _, rest = line.partition(b" ")
-            if word == b"prepare":
+            if word == b"skip":
+                self._prompts.skip_to(int(rest))
+            elif word == b"prepare":
                 shape = msgspec.json.decode(rest, type=Shape)
                 preflight.ensure_files(shape.streams)
                 await self._driver.prepare(shape, self._fresh.append)
                 self._channel.send("ready")
+            elif word == b"warm":
+                self._running = asyncio.ensure_future(self._warm_up())
             elif word == b"run":
                 self._running = asyncio.ensure_future(self._run(float(rest)))
             elif word == b"stop":
@@ -252,16 +269,23 @@ class ShardProcess:
             elif word == b"cancel":
                 self._driver.cancel()
 
+    async def _warm_up(self) -> None:
+        await self._watched(self._driver.warm_up())
+        self._tell("warm")
+
     async def _run(self, start_s: float) -> None:
+        await self._watched(self._driver.run(start_s))
+        self._tell("ended", warmups=self._driver.warmup_records, drawn=self._prompts.drawn)
+
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
         with undisturbed():
             self._lag.start()
             ticker = asyncio.ensure_future(self._tick())
             try:
-                await self._driver.run(start_s)
+                await work
             finally:
                 ticker.cancel()
                 self._lag.stop()
-        self._tell("ended", warmups=self._driver.warmup_records)
 
     async def _tick(self) -> None:
         while True:

@@ -32,11 +32,27 @@ class PromptSource:
 
     def __init__(self, shape: Shape, words: WordSource, file_prompts: Sequence[Prompt] | None = None) -> None:
         self._file_prompts = file_prompts
+        self.drawn = 0
+        """How many prompts were made so far; 0 for those of a file."""
         if file_prompts is None:
-            self._made = prompts_of(shape, words)
+            self._made = self._counting(prompts_of(shape, words))
             self.warmups = warmup_prompts_of(shape, words)
         else:
             self.warmups = file_warmups(file_prompts, shape)
+
+    def _counting(self, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
+        for prompt in prompts:
+            self.drawn += 1
+            yield prompt
+
+    def skip_to(self, drawn: int) -> None:
+        """Leaves out the made prompts before a place.
+
+        Processes that share a stage take every n-th prompt each, so they must begin it at the same place; where one of
+        them went further in the stage before, the others would send its prompts again.
+        """
+        while self._file_prompts is None and self.drawn < drawn:
+            next(self._made)
 
     def counted(self, shape: Shape) -> Iterator[Prompt]:
         """The prompts of a stage. A file begins again at its end; whether it may is for the caller to say."""
@@ -197,12 +213,22 @@ class LocalDriver:
         """See `Driver`.
 
         Args:
-            start_at_s: a time of the monotonic clock at which every process begins.
+            start_at_s: a time of the monotonic clock at which every process begins, after its `warm_up`; None: warm up
+                and begin.
         """
+        assert self._stage is not None
+        if start_at_s is None:
+            await self.warm_up()
+        if self._stopping:
+            self._stage.stop()
+        await self._stage.run(start_at_s)
+
+    async def warm_up(self) -> None:
+        """Sends what is not counted and waits for the last answer to it."""
         assert self._stage is not None
         if self._stopping:
             self._stage.cancel()
-        await self._stage.run(start_at_s)
+        await self._stage.warm_up()
 
     def stop(self) -> None:
         """See `Driver`."""
