@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
-from textual.events import Event, Key
+from textual.events import Event, Key, Resize
 from textual.screen import Screen
 from textual.timer import Timer
 
@@ -172,6 +172,9 @@ class VtopApp(App[int]):
             if self.demo is not None:
                 self.demo.take_over()
         await super().on_event(event)
+        if isinstance(event, Resize) and self._painter is not None:
+            # After `fg` comes the same size, and the terminal shows nothing any more: Textual paints only for another size.
+            self.screen.refresh()
 
     async def on_unmount(self) -> None:
         """Lets go of the service; a hung one is left behind, its servers live on either way."""
