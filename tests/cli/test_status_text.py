@@ -63,3 +63,13 @@ def test_a_gpu_of_another_machine_says_where_it_is_and_a_lost_one_that_it_is_los
     assert "NVIDIA A100 in gpu-7" in text
     assert "NVIDIA H100 LOST" in text
     assert "GPU 1 is lost: it fell off the bus" in text
+
+
+def test_the_password_in_an_address_is_not_printed() -> None:
+    shown = picture(EngineReading("m", 2.0))
+    (view,) = shown.servers
+    for engines in (view.engines, ()):
+        secret = replace(view, engines=engines, status=replace(view.status, url="http://me:pw@p@127.0.0.1:8000/v1"))
+        text = describe(replace(shown, servers=(secret,)))
+        assert "http://127.0.0.1:8000/v1" in text
+        assert "pw" not in text and "p@" not in text

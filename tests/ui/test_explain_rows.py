@@ -86,6 +86,14 @@ def test_what_is_unknown_is_a_dash_or_absent_and_never_a_zero() -> None:
         assert word not in said
 
 
+def test_the_password_in_an_address_is_not_shown() -> None:
+    view = ready()
+    view = replace(view, status=replace(view.status, url="http://me:p@ss@127.0.0.1:8000/a@b"))
+    said = "\n".join(line.text for line in explain_rows(snapshot(view), view, 160, UNICODE))
+    assert "http://127.0.0.1:8000/a@b" in said
+    assert "ss@" not in said
+
+
 def test_gaps_between_tokens_are_counted_as_steps_and_not_as_requests() -> None:
     said = text(EngineReading("m", 10.0, ttft=Latency(0.3, 12), itl=Latency(0.02, 4096)))
     assert "mean 300 ms of 12 requests" in said

@@ -13,6 +13,8 @@ _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(?:API|ACCESS|PRIVATE)_?KEY)$", re.IGNORECASE
 )
 
+_USER_IN_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
+
 
 def check_reference(reference: str) -> str:
     """Returns the reference if it is one.
@@ -32,6 +34,11 @@ def check_reference(reference: str) -> str:
 def looks_secret(name: str) -> bool:
     """Whether a variable or flag of this name is likely to hold a secret: `HF_TOKEN`, `api-key`, `DB_PASSWORD`."""
     return _SECRET_NAME.search(name.replace("-", "_")) is not None
+
+
+def without_user(url: str) -> str:
+    """An address as it may be shown and saved: without the user and password that it may carry."""
+    return _USER_IN_URL.sub(r"\1", url)
 
 
 def resolve(reference: str | None) -> str | None:

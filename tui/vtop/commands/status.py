@@ -7,6 +7,7 @@ import argparse
 from vtop import units
 from vtop.commands.console import say, say_json, table, visible
 from vtop.commands.session import options_from, with_service
+from vtop.secrets import without_user
 from vtop.servers.status import ServerStatus
 from vtop.service import VtopService
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
@@ -26,7 +27,7 @@ def _server_rows(view: ServerView) -> list[tuple[str, ...]]:
     status = view.status
     state = status.state.value.upper() + (" SIMULATED" if status.simulated else "")
     if not view.engines:
-        return [(status.name, state, status.model or units.DASH, status.url, *[units.DASH] * 6)]
+        return [(status.name, state, status.model or units.DASH, without_user(status.url), *[units.DASH] * 6)]
     return [(status.name, state, *_engine_cells(engine, status)) for engine in view.engines]
 
 
@@ -35,7 +36,7 @@ def _engine_cells(engine: EngineReading, status: ServerStatus) -> tuple[str, ...
     return (
         # Another server's own figures must not pass for vLLM's.
         model if engine.server_kind == "vllm" else f"{model} ({engine.server_kind})",
-        status.url,
+        without_user(status.url),
         units.count(engine.running),
         units.count(engine.waiting),
         units.percent(engine.kv_usage),

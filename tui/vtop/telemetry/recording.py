@@ -1,6 +1,6 @@
 """Records what the hub publishes, and plays it back: gzip of JSON lines, a header first, then one snapshot a line.
 
-A snapshot holds no key, so neither does a recording; user names and passwords in addresses are taken out. The file is
+A snapshot as JSON holds no key, nor the user and password of an address, so neither does a recording. The file is
 readable up to its last flush even when vtop was killed.
 """
 
@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gzip
 import os
-import re
 import zlib
 from bisect import bisect_right
 from collections import deque
@@ -33,7 +32,6 @@ _KIND = "vtop-recording"
 _FLUSH_EVERY = 10
 _HISTORY_S = 600.0
 _MOST_EVENTS = 200
-_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 class Recorder:
@@ -78,8 +76,6 @@ class Recorder:
         pairs = zip(snapshot.events, data["events"], strict=True)
         data["events"] = [plain for event, plain in pairs if event not in self._events]
         self._events = frozenset(snapshot.events)
-        for view in data["servers"]:
-            view["status"]["url"] = _USER_IN_URL.sub("", view["status"]["url"])
         self._line(data)
 
     def close(self) -> None:

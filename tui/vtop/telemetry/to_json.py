@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from vtop.secrets import without_user
 from vtop.servers.status import ServerStatus
 from vtop.telemetry.snapshot import (
     Event,
@@ -60,8 +61,9 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def view_to_json(view: ServerView) -> dict[str, Any]:
-    """One server."""
+    """One server; a user and password in its address are left out."""
     result = {field: _plain(getattr(view, field)) for field in _names(ServerView) if field != "engines"}
+    result["status"]["url"] = without_user(view.status.url)
     result["engines"] = [engine_to_json(engine) for engine in view.engines]
     return result
 

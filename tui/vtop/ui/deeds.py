@@ -11,6 +11,7 @@ from textual.app import SuspendNotSupported
 
 from vtop import units
 from vtop.contract import playback_of
+from vtop.secrets import without_user
 from vtop.servers.status import ServerState, StopReport
 from vtop.telemetry.snapshot import ServerView
 from vtop.ui.actions import Situation
@@ -171,7 +172,7 @@ class Deeds:
             go()
         else:
             self.app.ask(
-                f"Send load to {status.url}?",
+                f"Send load to {without_user(status.url)}?",
                 "vtop did not start this server; others may be using it.",
                 "Load it",
                 "Leave it",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from textual.app import ComposeResult
 
 from vtop import units
+from vtop.secrets import without_user
 from vtop.servers.status import ServerState
 from vtop.telemetry.snapshot import GpuReading, ServerView, Snapshot
 from vtop.ui.glyphs import Glyphs
@@ -105,7 +106,7 @@ def _server(server: ServerView, width: int) -> list[Line]:
         for remedy in status.diagnosis.remedies:
             rows += _pair("remedy", remedy.text, width)
     model = status.model or (server.engine.model_name if server.engine else units.DASH)
-    rows += _pair("address, model", f"{status.url}  {model}", width)
+    rows += _pair("address, model", f"{without_user(status.url)}  {model}", width)
     if status.version:
         rows += _pair("version", _version(server), width)
     limits = [
