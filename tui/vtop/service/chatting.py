@@ -52,14 +52,28 @@ async def stream_chat(
     }
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     verify = True if ca_file is None else client_certificates((url,), ca_file)
-    start = time.perf_counter()
+    sent = time.perf_counter()
     first = last = None
     usage: dict[str, Any] = {}
     error = ""
+    complete = False
+
+    async def watch(event: str, _: dict[str, Any]) -> None:
+        # TTFT begins with the write on an open connection: neither certificates nor the handshake belong to it.
+        nonlocal sent
+        if event.endswith("send_request_headers.started"):
+            sent = time.perf_counter()
+
     try:
         async with (
             httpx.AsyncClient(timeout=TIMEOUT, verify=verify) as client,
-            client.stream("POST", f"{url.rstrip('/')}/v1/chat/completions", json=body, headers=headers) as response,
+            client.stream(
+                "POST",
+                f"{url.rstrip('/')}/v1/chat/completions",
+                json=body,
+                headers=headers,
+                extensions={"trace": watch},
+            ) as response,
         ):
             if response.status_code != httpx.codes.OK:
                 words = (await response.aread()).decode(errors="replace")[:300]
@@ -67,18 +81,26 @@ async def stream_chat(
                 return
             async for line in response.aiter_lines():
                 data = line.removeprefix("data:").strip()
-                if not line.startswith("data:") or not data or data == "[DONE]":
+                if not line.startswith("data:") or not data:
+                    continue
+                if data == "[DONE]":
+                    complete = True
                     continue
                 payload = json.loads(data)
                 if payload.get("error"):
                     error = str(payload["error"].get("message", payload["error"]))
                     break
                 usage = payload.get("usage") or usage
+                complete = complete or any(choice.get("finish_reason") for choice in payload.get("choices") or ())
                 text = _delta_text(payload)
                 if text:
                     last = time.perf_counter()
                     first = first or last
                     yield ChatEvent(text=text)
+        if not complete and not error:
+            error = "the answer ended in its middle: the stream does not say that it is complete"
+    except httpx.RemoteProtocolError as failure:
+        error = f"the server closed the connection before the answer was complete; its log may say why ({failure})"
     except httpx.HTTPError as failure:
         error = f"{type(failure).__name__}: {failure}".rstrip(": ")
     except json.JSONDecodeError:
@@ -89,7 +111,7 @@ async def stream_chat(
         tpot = (last - first) / (tokens - 1)
     yield ChatEvent(
         done=True,
-        ttft_s=None if first is None else first - start,
+        ttft_s=None if first is None else first - sent,
         tpot_s=tpot,
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=tokens,

@@ -173,7 +173,7 @@ class VtopApp(App[int]):
                 self.demo.take_over()
         await super().on_event(event)
         if isinstance(event, Resize) and self._painter is not None:
-            # After `fg` comes the same size, and the terminal shows nothing any more: Textual paints only for another size.
+            # `fg` brings the same size and a terminal without a picture; Textual paints only for another size.
             self.screen.refresh()
 
     async def on_unmount(self) -> None:
