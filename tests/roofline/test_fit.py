@@ -8,6 +8,8 @@ from vtop.errors import VtopError
 from vtop.fit import FitReport, OptimizationAdvice, fit
 from vtop.hardware import find_card
 from vtop.presets import ServerSpec, Speculative
+from vtop.setups import kv_value_bytes
+from vtop.vllm.number_formats import KV_CACHE_DTYPES
 
 
 def report(
@@ -173,3 +175,36 @@ def test_an_unknown_model_says_what_to_give_instead() -> None:
 
 def test_heads_that_do_not_divide_are_named() -> None:
     assert any("do not divide" in text for text in report("Qwen/Qwen2.5-7B", "H100", tensor_parallel=3).warnings)
+
+
+@pytest.mark.parametrize(("cache_bytes", "fits"), [(5_000_000_000, True), (15_000_000_000, False)])
+def test_a_cache_of_a_given_size_must_fit_beside_the_weights(cache_bytes: int, fits: bool) -> None:
+    """vLLM allocates what it is told, whatever share was set: 15.2 GB of weights and 15 GB of cache are not 24 GB."""
+    found = report("Qwen/Qwen2.5-7B", "RTX 4090", 4096, 4, kv_cache_memory_bytes=cache_bytes)
+    assert (found.fits, found.sure) == (fits, True)
+    assert ("lower kv_cache_memory_bytes" in found.selection[0]) is not fits
+
+
+def test_the_cache_of_a_draft_model_takes_its_part_of_the_pool() -> None:
+    """57,344 B a token of the model and 12,288 B of the draft: capacity in tokens and in requests are one figure."""
+    plan = Speculative(method="draft_model", num_tokens=5, model="Qwen/Qwen2.5-0.5B-Instruct")
+    found = report("Qwen/Qwen2.5-7B", "RTX 4090", 4096, 16, speculative=plan)
+    assert found.kv_wanted_bytes == 16 * 4096 * (57_344 + 12_288)
+    assert found.kv_capacity_tokens == pytest.approx(found.requests_at_once * 4096)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value_bytes"),
+    [
+        (None, 2.0), ("fp8", 1.0), ("nvfp4", 0.5), ("int4_per_token_head", 0.5), ("turboquant_k8v4", 0.75),
+        ("turboquant_4bit_nc", 0.5), ("turboquant_k3v4_nc", 0.4375), ("turboquant_3bit_nc", 0.375),
+        ("ultraquant_4bit", 0.5), ("bfloat16", 2.0),
+    ],
+)  # fmt: skip
+def test_bytes_of_a_cached_value(dtype: str | None, value_bytes: float) -> None:
+    assert report("Qwen/Qwen2.5-7B", "H100", kv_cache_dtype=dtype).setup.kv_value_bytes == value_bytes
+
+
+def test_no_kv_cache_type_of_any_version_is_taken_for_16_bit_unless_it_is() -> None:
+    sixteen = {name for name in KV_CACHE_DTYPES if kv_value_bytes(name) == 2.0}
+    assert sixteen == {"auto", "bfloat16", "float16"}

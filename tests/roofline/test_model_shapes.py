@@ -158,3 +158,48 @@ def test_a_scheme_that_is_not_understood_is_none() -> None:
 def test_a_missing_dimension_is_named() -> None:
     with pytest.raises(VtopError, match="num_attention_heads"):
         shape_from_config({"num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 9}, name="tiny")
+
+
+LLAMA_4 = {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 48,
+    "hidden_size": 5120,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "vocab_size": 202048,
+    "num_experts_per_tok": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("experts", "step", "billions", "active_billions"),
+    [(16, 1, 107.8, 17.2), (128, 2, 400.7, 17.2)],  # Scout and Maverick, without what sees pictures
+)
+def test_llama_4_has_a_shared_expert_and_maverick_experts_in_every_second_layer(
+    experts: int, step: int, billions: float, active_billions: float
+) -> None:
+    text = {**LLAMA_4, "num_local_experts": experts, "interleave_moe_layer_step": step}
+    shape = shape_from_config({"model_type": "llama4", "text_config": text})
+    assert shape.parameters / 1e9 == pytest.approx(billions, abs=0.1)
+    assert (shape.active_parameters + 2 * shape.head_parameters) / 1e9 == pytest.approx(active_billions, abs=0.1)
+
+
+def test_layers_with_experts_may_be_listed_one_by_one() -> None:
+    listed = shape_from_config({**LLAMA_4, "num_local_experts": 16, "moe_layer_freq": [0, 0] + [1] * 46})
+    assert listed.moe_layers == 46
+
+
+def test_experts_of_which_it_is_not_said_how_many_work_are_not_guessed() -> None:
+    """Taken for a dense model, it would weigh a tenth of what it does."""
+    with pytest.raises(VtopError, match="does not say how many of its 64 experts"):
+        shape_from_config({**LLAMA_4, "num_experts_per_tok": None, "moe_num_experts": 64})
+
+
+@pytest.mark.parametrize("key", ["num_key_value_heads", "head_dim", "intermediate_size", "kv_lora_rank", "num_experts"])
+@pytest.mark.parametrize("value", [[1, 2], "x", float("nan")])
+def test_a_dimension_that_is_no_number_is_an_error_in_words(key: str, value: object) -> None:
+    with pytest.raises(VtopError, match="no whole number"):
+        shape_from_config({**LLAMA_4, key: value})

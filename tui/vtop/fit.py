@@ -126,11 +126,18 @@ def fit(
     draft = draft_setup(setup, guess.method, guess.model) if guess else None
     weights = weight_bytes(setup) + (weight_bytes(draft) if draft else 0.0)
     low, middle, high = _overhead(setup, spec)
-    each = kv_bytes_for_context(setup, context) + (kv_bytes_for_context(draft, context) if draft else 0.0)
+    own = kv_bytes_for_context(setup, context)
+    each = own + (kv_bytes_for_context(draft, context) if draft else 0.0)
     wanted = each * concurrency
-    low_pool, pool, high_pool = (
-        float(spec.kv_cache_memory_bytes or memory - weights - overhead) for overhead in (high, middle, low)
-    )
+    pools = [float(spec.kv_cache_memory_bytes or memory - weights - overhead) for overhead in (high, middle, low)]
+    fitting = [wanted <= pool for pool in pools]
+    if spec.kv_cache_memory_bytes:
+        # Told the size of its cache, vLLM does not look at the share: the whole card is the limit.
+        rooms = [card.memory_bytes - weights - overhead for overhead in (high, middle, low)]
+        fitting = [fits and pool <= room for fits, pool, room in zip(fitting, pools, rooms, strict=True)]
+    pool = pools[1]
+    # A draft model's cache lies in the same pool.
+    low_tokens, tokens, high_tokens = (kv_capacity_tokens(setup, size, context) * own / each for size in pools)
     at_once = max(0.0, pool) / each
     batch = min(concurrency, at_once) if at_once >= 1 else float(concurrency)
     alone = tpot_floor_s(setup, card, 1, context)
@@ -140,17 +147,17 @@ def fit(
         card=card,
         context=context,
         concurrency=concurrency,
-        fits=wanted <= pool,
-        sure=wanted <= low_pool or wanted > high_pool,
+        fits=fitting[1],
+        sure=len(set(fitting)) == 1,
         memory_bytes=memory,
         weights_bytes=weights,
         kv_wanted_bytes=wanted,
         overhead_bytes=middle,
         overhead_low_bytes=low,
         overhead_high_bytes=high,
-        kv_capacity_tokens=kv_capacity_tokens(setup, pool, context),
-        kv_capacity_low_tokens=kv_capacity_tokens(setup, low_pool, context),
-        kv_capacity_high_tokens=kv_capacity_tokens(setup, high_pool, context),
+        kv_capacity_tokens=tokens,
+        kv_capacity_low_tokens=low_tokens,
+        kv_capacity_high_tokens=high_tokens,
         requests_at_once=at_once,
         batch=batch,
         tpot_floor_s=floor,
@@ -481,11 +488,13 @@ def _selection(report: FitReport) -> tuple[str, ...]:
         first = (
             "The weights fit, one request of this context does not: shorten the context or quantize weights or cache."
         )
-    elif report.concurrency <= 1:
+    elif report.concurrency <= 1 and report.fits:
         first = (
             "One request at a time: Ollama or llama.cpp serve that as well with less to set up; vLLM earns its place "
             "with concurrent requests, or with speculation."
         )
+    elif not report.fits and report.requests_at_once >= report.concurrency:
+        first = "Weights and a cache of that size do not fit together: lower kv_cache_memory_bytes, or leave it out."
     elif not report.fits:
         first = (
             f"vLLM, but only {report.requests_at_once:.0f} of {report.concurrency} such requests run at once; the rest "

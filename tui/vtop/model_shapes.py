@@ -253,8 +253,18 @@ def shape_from_config(config: Config, name: str = "", source: str = "config.json
         source: where the config came from, for the screen.
 
     Raises:
-        VtopError: a dimension that everything else needs is not there.
+        VtopError: a dimension that everything else needs is not there, or makes no sense.
     """
+    try:
+        return _read_shape(config, name, source)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise VtopError(
+            f"the configuration of {name or source} has a dimension that is no whole number ({error})",
+            "Use the config.json of a decoder language model.",
+        ) from error
+
+
+def _read_shape(config: Config, name: str, source: str) -> ModelShape:
     text = config.get("text_config")
     table: dict[str, Any] = {**config, **text} if isinstance(text, Mapping) else dict(config)
     label = name or str(config.get("_name_or_path") or config.get("model_type") or "model")
@@ -266,7 +276,10 @@ def shape_from_config(config: Config, name: str = "", source: str = "config.json
     head_dim = int(table.get("head_dim") or hidden // heads)
     kv_heads = int(table.get("num_key_value_heads") or heads)
     intermediate = int(table.get("intermediate_size") or table.get("n_inner") or table.get("ffn_dim") or 4 * hidden)
-    moe = _moe(table, layers, intermediate)
+    moe = _moe(table, kind, label, layers, intermediate)
+    if kind.startswith("llama4"):
+        # `intermediate_size` is an expert's there; the dense layers between have a width of their own.
+        intermediate = int(table.get("intermediate_size_mlp") or intermediate)
     window, sliding_layers, state_layers = _attention_kinds(table, kind, layers)
     shape = ModelShape(
         name=label,
@@ -305,19 +318,29 @@ def _dimension(table: Config, label: str, *keys: str) -> int:
     )
 
 
-def _moe(table: Config, layers: int, intermediate: int) -> dict[str, int]:
-    experts = int(table.get("num_experts") or table.get("num_local_experts") or table.get("n_routed_experts") or 0)
-    per_token = int(table.get("num_experts_per_tok") or table.get("experts_per_token") or 0)
-    if not experts or not per_token:
+def _moe(table: Config, kind: str, label: str, layers: int, intermediate: int) -> dict[str, int]:
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    experts = int(next((table[key] for key in names if table.get(key)), 0))
+    per_token = int(next((table[key] for key in ("num_experts_per_tok", "experts_per_token") if table.get(key)), 0))
+    if experts <= 1:
         return {}
+    if not 0 < per_token <= experts:
+        raise VtopError(
+            f"the configuration of {label} does not say how many of its {experts} experts a token uses",
+            "Such a mixture of experts is not understood: its size and speed would be guessed.",
+        )
     width = int(table.get("moe_intermediate_size") or intermediate)
-    shared = int(table.get("shared_expert_intermediate_size") or 0)
+    # Llama 4 has one shared expert of the same width, unsaid.
+    shared = int(table.get("shared_expert_intermediate_size") or (width if kind.startswith("llama4") else 0))
     shared = shared or int(table.get("n_shared_experts") or 0) * width
     dense = int(table.get("first_k_dense_replace") or 0)
     only_dense = table.get("mlp_only_layers")
     if isinstance(only_dense, Sequence):
         dense += len(only_dense)
-    step = int(table.get("decoder_sparse_step") or table.get("moe_layer_freq") or 1)
+    every = table.get("moe_layer_freq")
+    if isinstance(every, Sequence) and not isinstance(every, str):  # one entry a layer
+        dense, every = layers - sum(1 for entry in every if entry), 1
+    step = int(table.get("decoder_sparse_step") or table.get("interleave_moe_layer_step") or every or 1)
     return {
         "experts": experts,
         "experts_per_token": per_token,

@@ -57,9 +57,21 @@ def setup_for_spec(spec: ServerSpec) -> Setup | None:
     )
 
 
+_PACKED_KV_BYTES = {
+    "turboquant_k8v4": (1.0 + 0.5) / 2,
+    "turboquant_4bit_nc": 0.5,
+    "turboquant_k3v4_nc": (3 + 4) / 2 / 8,
+    "turboquant_3bit_nc": 3 / 8,
+    "ultraquant_4bit": 0.5,
+}
+"""Types whose name gives the bits of keys and values; their scales, a few bytes a head and token, are left out."""
+
+
 def kv_value_bytes(dtype: str | None) -> float:
     """Bytes of one cached value by vLLM's `--kv-cache-dtype` word."""
     word = (dtype or "auto").lower()
+    if word in _PACKED_KV_BYTES:
+        return _PACKED_KV_BYTES[word]
     if word.startswith(("fp8", "int8")):
         return 1.0
     if word.startswith(("nvfp4", "int4")):

@@ -6,7 +6,7 @@ from vtop.compare.asked_load import load_of
 from vtop.errors import UsageError, VtopError
 from vtop.hardware import Card
 from vtop.load.files import open_file
-from vtop.load.workload import WORKLOADS, find_workload, resolve
+from vtop.load.workload import find_workload, resolve
 from vtop.presets import ServerSpec
 from vtop.results.comparison import CompareRequest, FloorTimes
 from vtop.roofline import decode_cost, prefill_cost, speculation_gain, step_time
@@ -19,16 +19,19 @@ SENTENCE = 40
 
 
 def _load_of(request: CompareRequest) -> tuple[int, float, int, int]:
-    """(requests at once, tokens in the cache of one in the middle of its answer, tokens of a prompt, of an answer)."""
+    """(sequences at once, tokens in the cache of one in the middle of its answer, tokens of a prompt, of an answer)."""
     load = load_of(request)
-    if load.file is not None or load.workload not in WORKLOADS:
-        batch, prompt, answer = load.concurrency or USUAL_BATCH, USUAL_PROMPT, load.max_tokens or USUAL_ANSWER
+    shape = resolve(load)
+    if load.file is not None:
+        prompt, answer = USUAL_PROMPT, load.max_tokens or USUAL_ANSWER
     else:
-        shape = resolve(load)
-        batch, answer = shape.concurrency or USUAL_BATCH, shape.max_tokens
-        sized = shape.prefix_tokens + shape.prompt_tokens
-        prompt = sized if WORKLOADS[load.workload].equal_lengths else SENTENCE
-    return batch, prompt + answer / 2, prompt, answer
+        answer = shape.max_tokens
+        prompt = shape.prefix_tokens + shape.prompt_tokens if shape.made_to_length else SENTENCE
+    # A burst is there all at once, and never are more at once than there are; each brings as many answers as `n` says.
+    at_once = [count for count in (shape.concurrency, shape.requests) if count is not None]
+    if shape.concurrency is None and not shape.burst:
+        at_once = [USUAL_BATCH]
+    return min(at_once) * shape.choices, prompt + answer / 2, prompt, answer
 
 
 def check_load(request: CompareRequest) -> None:
@@ -51,6 +54,15 @@ def check_load(request: CompareRequest) -> None:
         open_file(shape)
 
 
+def _spread(spec: ServerSpec, batch: int) -> tuple[int, float]:
+    """Requests that decode together, in all and on each of the servers (or data-parallel copies) that share them."""
+    copies = spec.replicas * (spec.data_parallel or 1)
+    if spec.disaggregated is not None:
+        copies = spec.disaggregated.decode
+    together = min(batch, (spec.max_num_seqs or batch) * copies)
+    return together, max(1.0, together / copies)
+
+
 def floor_times(spec: ServerSpec, card: Card | None, request: CompareRequest) -> FloorTimes | None:
     """The least times of a preset under the load of a comparison; None where model or card is not known."""
     if card is None:
@@ -63,8 +75,7 @@ def floor_times(spec: ServerSpec, card: Card | None, request: CompareRequest) ->
         return None
     batch, context, prompt, answer = _load_of(request)
     pair = spec.disaggregated
-    together = min(batch, spec.max_num_seqs or batch)
-    on_each = together / pair.decode if pair is not None else together
+    together, on_each = _spread(spec, batch)
     step = step_time(setup, card, decode_cost(setup, on_each, context))
     prefill = step_time(setup, card, prefill_cost(setup, prompt))
     if step is None or prefill is None:
@@ -72,7 +83,8 @@ def floor_times(spec: ServerSpec, card: Card | None, request: CompareRequest) ->
     return FloorTimes(
         batch=together,
         answer_tokens=answer,
-        prefill_s=prefill.compute_s + prefill.link_s,
+        # Several whole servers prefill side by side; those of a pair are counted apart.
+        prefill_s=(prefill.compute_s + prefill.link_s) / (1 if pair is not None else together / on_each),
         step_s=step.total_s,
         prefill_servers=pair.prefill if pair is not None else 0,
     )
@@ -96,6 +108,6 @@ def speculation_step_cost(spec: ServerSpec, card: Card | None, request: CompareR
     if draft is None and speculative.method not in LOOK_UP_FREE:
         return None
     batch, context, _, _ = _load_of(request)
-    together = min(batch, spec.max_num_seqs or batch)
-    gain = speculation_gain(setup, card, together, context, speculative.num_tokens, 1.0, draft)
+    _, on_each = _spread(spec, batch)
+    gain = speculation_gain(setup, card, on_each, context, speculative.num_tokens, 1.0, draft)
     return None if gain is None else gain.break_even_length
