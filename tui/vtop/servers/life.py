@@ -14,7 +14,7 @@ from vtop.late_httpx import httpx
 from vtop.servers import deployment
 from vtop.servers.durations import remember_start
 from vtop.servers.launcher import broken_launcher
-from vtop.servers.logs import last_raw_lines
+from vtop.servers.logs import DIAGNOSED_LINES, last_raw_lines
 from vtop.servers.managed import ENDED, ManagedServer
 from vtop.servers.ports import answered_by_another, listeners, port_is_free, port_owner
 from vtop.servers.process import LaunchError, child_environment, exit_code, process_table, spawn_detached
@@ -28,7 +28,6 @@ from vtop.vllm.lifecycle import DeathContext, Remedy
 HEALTH_EVERY_S = 1.0
 OWNER_EVERY_S = 10.0
 _FIRST_PAUSE_S = 0.25
-_LOG_LINES = 5000
 _SILENT_TOO_S = 60.0
 """A start that is overdue but still says something is not given up."""
 _HEADLESS = "headless: it answers no requests itself; the server on the first machine is READY when all of them are"
@@ -215,7 +214,7 @@ class ServerLife:
         self._server.change_state(state, verdict.message)
 
     async def _diagnose(self, code: int | None) -> Diagnosis:
-        lines = await asyncio.to_thread(last_raw_lines, self._server.folder.log_path, _LOG_LINES)
+        lines = await asyncio.to_thread(last_raw_lines, self._server.folder.log_path, DIAGNOSED_LINES)
         record = self._record
         owner = ""
         if record.ready_wall_s is None and not port_is_free(record.host, record.port):

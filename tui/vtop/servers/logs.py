@@ -16,6 +16,8 @@ KEPT_BYTES = 8 * 1024 * 1024
 """How much of the end of a rotated log is kept beside it."""
 LONGEST_LINE_BYTES = 64 * 1024
 """A longer line is cut: nobody reads it, and it must not fill the memory."""
+DIAGNOSED_LINES = 5000
+"""The last lines of a log that a diagnosis looks at; the line that it names is counted in these."""
 _READ_BYTES = 1024 * 1024
 
 

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.events import Key
 from textual.widgets import Input
 
+from vtop.servers.logs import DIAGNOSED_LINES
 from vtop.telemetry.snapshot import Snapshot
 from vtop.ui.calls import aside
 from vtop.ui.ink import Line, wrap
@@ -17,7 +18,10 @@ from vtop.ui.listing import Pager
 from vtop.ui.page import Page
 
 LINES = 2000
-"""As many lines as are ever held."""
+"""As many lines as are held of a server that runs."""
+
+LINES_OF_DEAD = DIAGNOSED_LINES
+"""As many lines as are held of one with a diagnosis: its line number counts in these."""
 
 READ_EVERY_S = 1.0
 """How often the end of the log is read while the screen is open."""
@@ -44,6 +48,7 @@ class LogsScreen(Page):
         self._hit = -1
         self._hits: list[int] = []
         self._reading = False
+        self._most = LINES
 
     def compose_body(self) -> ComposeResult:
         """The text, and the search line that comes with `/`."""
@@ -65,11 +70,14 @@ class LogsScreen(Page):
             return
         name = server.status.name
         service = self.vtop.service
+        if name != self._name:
+            self._most = LINES if server.status.diagnosis is None else LINES_OF_DEAD
+        most = self._most
         self._reading = True
 
         async def read() -> Sequence[str]:
             try:
-                return await aside(lambda: service.log_lines(name, LINES))
+                return await aside(lambda: service.log_lines(name, most))
             finally:
                 self._reading = False
 
@@ -77,6 +85,8 @@ class LogsScreen(Page):
             if not self.is_mounted or (name == self._name and lines == self._lines):
                 return
             fresh = name != self._name
+            if not fresh:
+                self._keep_place(gone(self._lines, lines))
             self._name, self._lines = name, lines
             self._find()
             if fresh:
@@ -85,6 +95,14 @@ class LogsScreen(Page):
             self.vtop.paint_soon()
 
         self.vtop.calls.run(read(), f"read the log of {name}", done)
+
+    def _keep_place(self, lines_gone: int) -> None:
+        """What is read stays in sight, and the match stays the match, when lines at the beginning were dropped."""
+        pager = self.query_one("#body", Pager)
+        if not pager.at_end and lines_gone < len(self._row_of_line):
+            pager.top = max(0, pager.top - self._row_of_line[lines_gone])
+        if self._hit >= 0:
+            self._hit = max(-1, self._hit - lines_gone)
 
     def _go_to_cause(self) -> None:
         """A failed server's log opens at the line that says why."""
@@ -230,6 +248,15 @@ class LogsScreen(Page):
         if 0 <= self._hit < len(self._row_of_line):
             pager.go(self._row_of_line[self._hit])
         self.vtop.paint_soon()
+
+
+def gone(before: Sequence[str], after: Sequence[str]) -> int:
+    """How many lines at the beginning of a log were dropped between two looks at its end."""
+    for dropped, line in enumerate(before[:-1]):
+        # Not the last line: it may have been half written.
+        if after and line == after[0] and before[dropped:-1] == after[: len(before) - 1 - dropped]:
+            return dropped
+    return len(before)
 
 
 def _level_role(text: str) -> str:
