@@ -10,7 +10,7 @@ import pytest
 from compare.comparing import Machine
 from vtop.compare.asked_load import load_of
 from vtop.compare.plan import configurations, plan_steps, remaining_s, settled_order
-from vtop.compare.record import last_times_s, new_record, save_record
+from vtop.compare.record import last_times_s, new_record, repeat_command, save_record
 from vtop.errors import UsageError
 from vtop.load.progress import LoadRequest
 from vtop.results.comparison import CompareRequest, CompareStep
@@ -113,3 +113,19 @@ def test_the_time_of_a_load_is_known_only_from_the_same_load(tmp_path: Path) -> 
     assert last_times_s(request, tmp_path)[1] == {"a": 30.0, "b": 40.0}
     longer = replace(request, load=LoadRequest(workload="decode", prompt_tokens=4096))
     assert last_times_s(longer, tmp_path)[1] == {}
+
+
+def test_the_time_of_a_file_is_known_however_its_path_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = CompareRequest(("a", "b"), load=LoadRequest(workload="file", file="prompts.jsonl"))
+    save_record(replace(new_record(request, "interleaved", 1.0, tmp_path), loaded_s={"a": 30.0, "b": 40.0}))
+    assert last_times_s(request, tmp_path)[1] == {"a": 30.0, "b": 40.0}
+
+
+def test_the_command_of_a_shape_with_values_of_the_screen_sends_what_was_sent() -> None:
+    """Twenty requests took the place of the shape's minute; both in the command would be a third load."""
+    shape = LoadRequest(workload="chat", duration_s=60.0, concurrency=8, shape="mine")
+    request = CompareRequest(("a", "b"), workload="mine", load=shape, requests=20, concurrency=4)
+    assert repeat_command(request) == "vtop compare a b --workload chat -c 4 -n 20 --repeats 3"

@@ -9,7 +9,7 @@ import pytest
 from vtop.errors import UsageError
 from vtop.load import files
 from vtop.load.progress import LoadRequest
-from vtop.load.workload import Prompt, Shape, resolve
+from vtop.load.workload import Prompt, Shape, resolve, settled
 
 
 def opened(path: Path, **wishes: Any) -> tuple[Shape, list[Prompt]]:
@@ -88,3 +88,20 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not UTF-8"):
         opened(binary)
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x7f"])
+def test_a_line_ends_where_json_lines_end_not_at_every_separator_of_unicode(tmp_path: Path, character: str) -> None:
+    path = tmp_path / "p.jsonl"
+    rows = [{"prompt": f"a{character}b"}, {"prompt": "c"}]
+    text = "\r\n\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    _, prompts = opened(path)
+    assert [prompt.messages for prompt in prompts] == [({"role": "user", "content": row["prompt"]},) for row in rows]
+
+
+def test_prompts_of_a_file_are_not_said_to_have_the_length_of_the_workload(tmp_path: Path) -> None:
+    """`vtop load chat --file FILE`: at once and answers as of `chat`, prompts as they are."""
+    shape, _ = opened(write(tmp_path / "p.jsonl", {"prompt": "Hi"}), workload="chat")
+    assert (shape.workload, shape.max_tokens, shape.made_to_length) == ("chat", 150, False)
+    assert settled(LoadRequest(file="p.jsonl"), shape, "m").prompt_tokens is None

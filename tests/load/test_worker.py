@@ -368,3 +368,13 @@ async def test_without_uvloop_the_worker_runs_on_asyncio(mock_server: StartMock,
         await process.wait()
     assert events["result"]["result"]["completed"] == 4
     assert events["floor"]["capacity_tokens_per_s"] > 0
+
+
+async def test_a_run_that_cannot_be_saved_is_refused_before_anything_is_sent(
+    mock_server: StartMock, tmp_path: Path
+) -> None:
+    taken = tmp_path / "runs"
+    taken.write_text("a file where the folder belongs")
+    with pytest.raises(VtopError, match="cannot save the run") as caught:
+        await run(wish(mock_server(*FAST)), runs_dir=taken)
+    assert "VTOP_RUNS_DIR" in caught.value.remedy

@@ -3,11 +3,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from vtop.cli import build_parser
 from vtop.errors import UsageError
 from vtop.load.command import command_line
 from vtop.load.progress import LoadRequest
@@ -214,3 +216,27 @@ def test_the_repeat_command_names_what_was_asked_and_keeps_secrets_out() -> None
 
 def test_words_are_drawn_from_the_seed_alone() -> None:
     assert WordSource().draw(random.Random(1), 5) == WordSource().draw(random.Random(1), 5)
+
+
+def test_the_repeat_command_loses_no_digit_and_is_read_back_as_it_was() -> None:
+    request = LoadRequest(rate=10 / 3, duration_s=1_234_567.0, slo_ttft_s=0.05, label="--fast", file="-f.jsonl")
+    words = shlex.split(command_line(request))
+    found = build_parser().parse_args(words[1:])
+    assert (found.rate, found.duration, found.slo_ttft) == (10 / 3, 1_234_567.0, 0.05)
+    assert (found.label, found.file) == ("--fast", "-f.jsonl")
+    assert command_line(LoadRequest(rate=20.0)) == "vtop load demo --rate 20"
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"workload": "ladder"}, {"workload": "rate"}, {"workload": "chat", "search": True, "slo_ttft_s": 1.0}]
+)
+def test_a_burst_is_refused_where_a_rate_is_sought(wishes: dict[str, Any]) -> None:
+    """Each step would have sent one request."""
+    with pytest.raises(UsageError, match="a burst sends all at once"):
+        shape_of(arrival="burst", requests=50, **wishes)
+
+
+@pytest.mark.parametrize("name", ["label", "file"])
+def test_words_that_no_saved_run_could_hold_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is not UTF-8: 'a.udcff'"):
+        resolve(LoadRequest(**{"url": "http://x", name: "a\udcff"}))

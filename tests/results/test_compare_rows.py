@@ -153,6 +153,37 @@ def test_hits_on_the_shared_head_of_all_prompts_are_not_a_warm_cache() -> None:
     assert not row.verdict.startswith("not comparable")
 
 
+def test_hits_among_the_prompts_of_a_file_are_not_a_warm_cache_whatever_the_workload() -> None:
+    """`--workload chat --file FILE`, where each prompt begins with the same instructions."""
+    request = replace(a_run().request, workload="chat", file="prompts.jsonl", prompt_tokens=None)
+    hits = {"prefix_hit_rate": 0.6}
+    row = against(
+        configuration("a", *three(600, request=request)), configuration("b", *three(900, request=request, server=hits))
+    )
+    assert row.verdict == "faster"
+
+
+def test_a_file_that_was_changed_between_two_runs_is_another_load() -> None:
+    request = replace(a_run().request, workload="file", file="prompts.jsonl", prompt_tokens=None)
+
+    def with_file(tokens_per_s: float, digest: str) -> list[LoadResult]:
+        return three(tokens_per_s, request=request, fingerprint={"file_digest": digest})
+
+    same = against(configuration("a", *with_file(600, "1")), configuration("b", *with_file(900, "1")))
+    assert same.verdict == "faster"
+    row = against(configuration("a", *with_file(600, "1")), configuration("b", *with_file(900, "2")))
+    assert row.verdict == "not comparable: different prompts in round 1: prompts.jsonl was changed meanwhile"
+
+
+@pytest.mark.parametrize(("arrival", "by_the_clock"), [("burst", False), (None, True)])
+def test_a_burst_from_a_file_ends_when_the_server_is_done_a_trace_by_the_clock(
+    arrival: str | None, by_the_clock: bool
+) -> None:
+    request = replace(a_run().request, workload="file", file="p.jsonl", concurrency=None, arrival=arrival)
+    base, other = configuration("a", *three(600, request=request)), configuration("b", *three(900, request=request))
+    assert any("by the clock" in note for note in against(base, other).notes) == by_the_clock
+
+
 def test_hits_are_the_point_of_a_workload_that_shares_prefixes() -> None:
     request = replace(a_run().request, workload="prefix")
     base = configuration("a", *three(600, request=request))

@@ -10,11 +10,8 @@ from vtop.load.shapes import changed
 from vtop.results.comparison import CompareRequest
 
 
-def load_of(asked: CompareRequest) -> LoadRequest:
-    """What is sent in each run, without server, seed and label.
-
-    Answers are of equal length unless it was asked otherwise: a slower configuration may just have written more.
-    """
+def asked_load(asked: CompareRequest) -> LoadRequest:
+    """The load as it was asked for: one of one's own, or a workload, with the comparison's own values in it."""
     own = asked.load or LoadRequest(workload=asked.workload or "chat")
     wishes = {
         "concurrency": asked.concurrency,
@@ -22,7 +19,16 @@ def load_of(asked: CompareRequest) -> LoadRequest:
         "max_tokens": asked.max_tokens,
         "warmup": asked.warmup,
     }
-    return replace(changed(own, wishes), ignore_eos=True if own.ignore_eos is None else own.ignore_eos)
+    return changed(own, wishes)
+
+
+def load_of(asked: CompareRequest) -> LoadRequest:
+    """What is sent in each run, without server, seed and label.
+
+    Answers are of equal length unless it was asked otherwise: a slower configuration may just have written more.
+    """
+    load = asked_load(asked)
+    return replace(load, ignore_eos=True if load.ignore_eos is None else load.ignore_eos)
 
 
 def kept_for_later(asked: CompareRequest) -> CompareRequest:

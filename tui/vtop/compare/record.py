@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from vtop.compare.asked_load import kept_for_later, load_of
+from vtop.compare.asked_load import asked_load, kept_for_later, load_of
 from vtop.compare.plan import configurations, plan_steps
 from vtop.errors import VtopError
 from vtop.load.command import options_of
@@ -120,7 +120,8 @@ def last_times_s(request: CompareRequest, base: Path | None = None) -> tuple[dic
 
 
 def _same_load(one: CompareRequest, two: CompareRequest) -> bool:
-    return load_of(one) == load_of(two) and one.gpu == two.gpu
+    # A file is recorded with its whole path, and may be asked for with a part of it.
+    return load_of(kept_for_later(one)) == load_of(kept_for_later(two)) and one.gpu == two.gpu
 
 
 def claim(record: ComparisonRecord) -> ComparisonRecord:
@@ -186,18 +187,20 @@ def _best(rows: tuple[CompareRow, ...]) -> CompareRow | None:
 def repeat_command(request: CompareRequest) -> str:
     """The exact command line; the seed only where it was asked for, since fresh prompts are the point of a repeat."""
     words = ["vtop", "compare", *request.presets]
-    load = request.load
-    if load is not None:
+    plain = request.load is None
+    if not plain:
+        # The comparison's values took the place of others (`-n` that of a time), so the load is said whole.
+        load = asked_load(request)
         words += ["--workload", load.workload, *options_of(load)]
     for flag, value in (
-        ("--workload", request.workload if load is None else None),
+        ("--workload", request.workload if plain else None),
         ("--repeats", request.repeats),
-        ("-n", request.requests),
-        ("-c", request.concurrency),
-        ("--max-tokens", request.max_tokens),
+        ("-n", request.requests if plain else None),
+        ("-c", request.concurrency if plain else None),
+        ("--max-tokens", request.max_tokens if plain else None),
         ("--seed", request.seed),
         ("--order", request.order if request.order != "auto" else None),
-        ("--warmup", request.warmup),
+        ("--warmup", request.warmup if plain else None),
     ):
         if value is not None:
             words += [flag, str(value)]

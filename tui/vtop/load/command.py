@@ -54,8 +54,10 @@ def options_of(request: LoadRequest) -> list[str]:
         if value is None or value == "" or (name in ("url", "model") and request.server is not None):
             continue
         if isinstance(value, float):
-            value = "inf" if name == "burstiness" and value >= CONSTANT else f"{value:g}"
-        words += [flag, str(value)]
+            value = "inf" if name == "burstiness" and value >= CONSTANT else repr(value).removesuffix(".0")
+        text = str(value)
+        # A text that begins like an option would be read as one.
+        words += [f"{flag}={text}"] if isinstance(value, str) and text.startswith("-") else [flag, text]
     if request.ignore_eos is not None:
         words.append("--ignore-eos" if request.ignore_eos else "--no-ignore-eos")
     if request.search:

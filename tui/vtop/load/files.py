@@ -90,7 +90,7 @@ def _rows(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         named = [(f"entry {i + 1}", value) for i, value in enumerate(values)]
     else:
         named = []
-        for number, line in enumerate(stripped.splitlines(), 1):
+        for number, line in enumerate(stripped.split("\n"), 1):
             if not line.strip():
                 continue
             try:

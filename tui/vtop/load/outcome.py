@@ -345,7 +345,7 @@ def _server_warnings(result: LoadResult, shape: Shape) -> list[str]:
     ):
         words.append(f"the server never ran more than {running:g} of {shape.concurrency} requests at once")
     hits = result.server.get("prefix_hit_rate")
-    if isinstance(hits, int | float) and hits > WARM_CACHE_SHARE and shape.workload not in ("prefix", "file"):
+    if isinstance(hits, int | float) and hits > WARM_CACHE_SHARE and shape.workload != "prefix" and not shape.file:
         words.append(
             f"warm prefix cache: {hits:.1%} of this run's prompt tokens came from it. "
             "Take a fresh seed, reset the cache or restart before comparing"
@@ -357,7 +357,7 @@ def _length_warnings(shape: Shape, good: Sequence[RequestRecord]) -> list[str]:
     words: list[str] = []
     if shape.ignore_eos:
         short = sum(r.output_tokens is not None and r.output_tokens != shape.max_tokens * shape.choices for r in good)
-        if short and shape.workload != "file":
+        if short and not shape.file:
             words.append(f"{short} answers are not {shape.max_tokens} tokens long although ignore_eos was asked for")
     wrong = [
         r for r in good if r.wanted_prompt_tokens and r.prompt_tokens and r.prompt_tokens != r.wanted_prompt_tokens

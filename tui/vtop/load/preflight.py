@@ -10,7 +10,7 @@ from typing import Any
 from vtop.errors import UsageError, VtopError
 from vtop.load.client import Exchange, Target, fetch
 from vtop.load.words import WordSource, learn_words, parse_tokens
-from vtop.load.workload import LEAD, REPEAT_LEAD, Shape, find_workload
+from vtop.load.workload import LEAD, REPEAT_LEAD, Shape
 
 SPARE_FILES = 64
 """Open files that the process needs beside its connections."""
@@ -100,7 +100,7 @@ def check_lengths(shape: Shape, facts: ServerFacts) -> None:
     Raises:
         UsageError: prompt and answer are longer than the server's max_model_len.
     """
-    if facts.max_model_len is None or not find_workload(shape.workload).equal_lengths:
+    if facts.max_model_len is None or not shape.made_to_length:
         return
     need = shape.prefix_tokens + shape.prompt_tokens + shape.max_tokens
     if need > facts.max_model_len:
@@ -112,7 +112,7 @@ def check_lengths(shape: Shape, facts: ServerFacts) -> None:
 
 async def words_of(target: Target, shape: Shape, facts: ServerFacts, api_key: str | None) -> WordSource:
     """Words of one token each, where the prompts are made to a length and the server can say."""
-    if not find_workload(shape.workload).equal_lengths and not shape.trace:
+    if not shape.made_to_length:
         return WordSource()
 
     async def tokenize(fields: Mapping[str, Any]) -> list[int] | None:

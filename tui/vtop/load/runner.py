@@ -102,7 +102,12 @@ class LoadRunner:
         base = self._runs_dir or paths.runs_dir()
         run_id = store.new_run_id(shape.workload, self._clock.wall(), base)
         directory = base / run_id
-        directory.mkdir(mode=0o700, parents=True)
+        try:
+            directory.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise VtopError(
+                f"cannot save the run in {directory}: {error.strerror}", "Free space, or set VTOP_RUNS_DIR."
+            ) from error
         plan = {
             "run_id": run_id,
             "directory": str(directory),

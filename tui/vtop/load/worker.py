@@ -31,7 +31,7 @@ from vtop.load.stage import Driver, LocalDriver, PromptSource
 from vtop.load.stats import RequestRecord
 from vtop.load.undisturbed import undisturbed
 from vtop.load.words import WordSource
-from vtop.load.workload import Prompt, Shape, find_workload, resolve, settled
+from vtop.load.workload import Prompt, Shape, resolve, settled
 from vtop.results import store
 from vtop.secrets import resolve as resolve_key
 
@@ -148,7 +148,7 @@ class Worker:
             facts = await preflight.ask_server(target, request.model, api_key)
             preflight.check_lengths(shape, facts)
             words = await preflight.words_of(target, shape, facts, api_key)
-            if find_workload(shape.workload).equal_lengths and not words.exact:
+            if shape.made_to_length and not words.exact:
                 self._notes.append(
                     "prompt lengths are approximate (~): no /tokenize here, or its words are not one token each"
                 )
@@ -309,6 +309,7 @@ class Worker:
             "max_model_len": facts.max_model_len,
             "seed": shape.seed,
             "workload_hash": _shape_hash(shape, facts.model, self._file_digest),
+            **({"file_digest": self._file_digest} if self._file_digest else {}),
             **(context.get("fingerprint") or {}),
         }
         result = outcome.result_of(

@@ -72,6 +72,11 @@ class Shape:
         return self.rate is not None or self.trace or self.burst
 
     @property
+    def made_to_length(self) -> bool:
+        """Prompts are made to a length in tokens; those of a file are as they are, whatever the workload."""
+        return self.file is None and find_workload(self.workload).equal_lengths
+
+    @property
     def streams(self) -> int:
         """How many connections to open before the clock starts."""
         if self.concurrency is not None:
@@ -303,12 +308,23 @@ def _positive(name: str, value: float | None) -> None:
         raise UsageError(f"{name} must be {wanted}, not {value:g}", "Correct it, or leave it out.")
 
 
+def _writable(request: LoadRequest) -> None:
+    """Runs are saved as UTF-8; the names of files, and words from a terminal, may be other bytes."""
+    for name in ("label", "file", "model", "url", "ca_file"):
+        value = getattr(request, name)
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{name} is not UTF-8: {value!a}", "Rename it, or give it otherwise.") from None
+
+
 def resolve(request: LoadRequest) -> Shape:
     """Settles every value of a test: the request's own, else the workload's.
 
     Raises:
         UsageError: the values make no test.
     """
+    _writable(request)
     workload = (
         FILE_WORKLOAD if request.file and request.workload in ("", "demo", "file") else find_workload(request.workload)
     )
@@ -347,6 +363,9 @@ def resolve(request: LoadRequest) -> Shape:
     if request.arrival not in (None, "burst"):
         raise UsageError(f"there is no arrival {request.arrival!r}", "Choose burst, or leave it out.")
     burst = request.arrival == "burst"
+    if burst and (request.search or workload.ladder or workload.rate_share is not None):
+        what = "search" if request.search else workload.name
+        raise UsageError(f"a burst sends all at once, so a {what} has nothing to choose", "Leave --arrival out.")
     if burst and (requests is None or request.rate is not None):
         raise UsageError("a burst sends a number of requests at once", "Give requests, and neither rate nor duration.")
     if not workload.prefixes and (request.prefix_tokens or request.prefixes):
@@ -428,7 +447,7 @@ def settled(request: LoadRequest, shape: Shape, model: str) -> LoadRequest:
         rate=shape.rate,
         burstiness=shape.burstiness if shape.rate is not None else None,
         max_tokens=shape.max_tokens,
-        prompt_tokens=shape.prompt_tokens if find_workload(shape.workload).equal_lengths else None,
+        prompt_tokens=shape.prompt_tokens if shape.made_to_length else None,
         prefix_tokens=shape.prefix_tokens or None,
         prefixes=shape.prefixes or None,
         temperature=shape.temperature,

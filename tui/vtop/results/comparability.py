@@ -88,7 +88,8 @@ def findings_alone(own: Configuration) -> Findings:
             found.reasons.append(run.not_comparable_because or f"round {number} is marked as not comparable")
         _judge_client(run, number, found)
         hits = prefix_hits(run)
-        if hits is not None and hits > _cold_hits(run) and run.request.workload not in SHARING_WORKLOADS:
+        shares = run.request.workload in SHARING_WORKLOADS or run.request.file is not None
+        if hits is not None and hits > _cold_hits(run) and not shares:
             found.reasons.append(f"warm prefix cache: {percent(hits)} of the prompt tokens were hits in round {number}")
         late_s = run.server.get(SIMULATION_LATE_S)
         if late_s and run.duration_s and late_s > MOST_SIMULATION_LATE * run.duration_s:
@@ -126,6 +127,9 @@ def findings_between(base: Configuration, other: Configuration) -> Findings:
             found.reasons.append("simulated beside measured")
         if difference := _load_difference(one.request, two.request):
             found.reasons.append(f"different load: {difference}")
+        mine, theirs = one.fingerprint.get("file_digest"), two.fingerprint.get("file_digest")
+        if mine and theirs and mine != theirs:
+            found.reasons.append(f"different prompts in round {number}: {one.request.file} was changed meanwhile")
         if _warmup(one.request) != _warmup(two.request):
             found.reasons.append(f"different warm-up: {_warmup(one.request)} and {_warmup(two.request)} requests")
         if one.seed is not None and two.seed is not None and one.seed != two.seed:

@@ -182,7 +182,8 @@ def _predicted(base: Configuration, own: Configuration) -> float | None:
 def _by_the_clock(run: LoadResult) -> bool:
     """Whether a rate or a timed trace says when requests leave, and not the server by answering."""
     request = run.request
-    return request.rate is not None or (request.file is not None and request.concurrency is None)
+    trace = request.file is not None and request.concurrency is None and request.arrival != "burst"
+    return request.rate is not None or trace
 
 
 def _at_the_floor(own: Configuration) -> float | None:
