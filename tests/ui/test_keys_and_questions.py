@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
+from textual.widgets import Input
 from textual.widgets._toast import Toast
 
 from ui.fake_service import PRESETS, FakeService, failed, foreign, ready, snapshot, starting
@@ -442,3 +443,14 @@ async def test_window_goes_to_the_service() -> None:
     async with running(service) as (_, press, _pilot):
         await press("w")
     assert ("set_window", 30.0) in service.calls
+
+
+async def test_a_prompt_of_several_lines_is_pasted_whole() -> None:
+    """Only its first line was kept and sent."""
+    service = FakeService(snapshot(ready()))
+    async with running(service) as (app, press, pilot):
+        await press("t")
+        line = app.screen.query_one("#prompt", Input)
+        line.post_message(Paste("first line\nsecond line\r\nthird"))
+        await settle(pilot)
+        assert line.value == "first line second line third"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual import on
 from textual.app import ComposeResult
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.widgets import Input
 
 from vtop import units
@@ -58,6 +58,13 @@ class Exchange:
         return [*rows, Line()]
 
 
+class PromptLine(Input):
+    """One line to type in; a text of several lines that is pasted becomes one line, where Textual keeps the first."""
+
+    def _on_paste(self, event: Paste) -> None:
+        event.text = " ".join(event.text.splitlines())
+
+
 class ChatScreen(Page):
     """A line to type in, and the exchanges above it."""
 
@@ -73,7 +80,7 @@ class ChatScreen(Page):
     def compose_body(self) -> ComposeResult:
         """The exchanges, and the line."""
         yield Pager(id="body")
-        yield Input(placeholder="type a prompt", id="prompt", compact=True)
+        yield PromptLine(placeholder="type a prompt", id="prompt", compact=True)
 
     def on_mount(self) -> None:
         """The end of the conversation is in sight."""
