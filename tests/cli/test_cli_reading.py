@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from cli.vtop_process import Vtop
 from vtop.cli import main
+from vtop.commands.diagnose import read_log
 from vtop.preset_files import load_catalog
 
 HEAVY = ("textual", "plotext", "vllm", "torch", "transformers")
@@ -115,3 +117,52 @@ def test_doctor_fails_over_a_broken_preset(vtop: Vtop) -> None:
     (folder / "mine.toml").write_text("nonsense", encoding="utf-8")
     done = vtop("doctor", code=1)
     assert "MISSING presets: 1 broken" in done.out
+
+
+def test_the_line_that_diagnose_names_is_the_line_of_an_editor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bar that redraws itself, a form feed and a part that was too long to read do not move the count."""
+    log = tmp_path / "vllm.log"
+    log.write_bytes(b"a: 1%\ra: 50%\ra: 99%\nform\x0cfeed \xe2\x80\xa8 and such\nValueError: no such thing\n")
+    assert main(["diagnose", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["line_number"] == 3
+    lines, before = read_log(log, most_bytes=30)
+    assert (lines[-2], before + lines.index("ValueError: no such thing") + 1) == ("ValueError: no such thing", 3)
+
+
+def test_diagnose_reads_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`vtop diagnose <(docker logs NAME)`: what cannot be sought in is read to its end."""
+    reading, writing = os.pipe()
+    os.write(writing, b"one\nValueError: no such thing\n")
+    os.close(writing)
+    try:
+        assert main(["diagnose", f"/dev/fd/{reading}"]) == 0
+    finally:
+        os.close(reading)
+    assert "line 2 of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("status",), ("start", "baseline", "--sim"), ("stop", "x", "--yes")])
+def test_a_folder_that_cannot_be_made_is_told_with_its_variable(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VTOP_STATE_DIR", str(tmp_path / "file" / "state"))
+    assert main(list(words)) == 1
+    said = capsys.readouterr().err
+    assert f"cannot make the folder {tmp_path}/file/state: Not a directory" in said
+    assert "VTOP_STATE_DIR=..." in said
+    assert "Traceback" not in said
+
+
+def test_doctor_goes_on_where_a_folder_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VTOP_STATE_DIR", str(tmp_path / "file" / "state"))
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "ok      presets" in said
+    assert "MISSING folders: cannot make the folder" in said
+    assert "MISSING leftovers: not looked for" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from fake_installs import MIDDLE_ENGINE, NEW_SOURCES, OLD_SOURCES, write_package
 
 from vtop.vllm.declared import read_declared
@@ -47,3 +48,11 @@ def test_lists_of_words_are_followed_through_other_lists(tmp_path: Path) -> None
 def test_a_list_that_names_itself_ends(tmp_path: Path) -> None:
     sources = {"config/cache.py": 'CacheDType = Literal["auto", CacheDType]\n'}
     assert read_declared(write_package(tmp_path, sources)).kv_cache_dtypes == {"auto"}
+
+
+def test_flags_are_read_although_there_is_no_place_for_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VTOP_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert "--model" in read_declared(write_package(tmp_path, OLD_SOURCES)).flags

@@ -256,3 +256,30 @@ def test_what_cannot_be_known_about_a_container_is_said() -> None:
     assert any("set vllm_version" in note for note in one(None, command=["x", "{args}"]).notes)
     assert any("has no {args}" in note for note in one(None, command=["x"], max_num_seqs=3).notes)
     assert one(None, command=["x", "{gpus}"]).argv == ("x", "all")
+
+
+def test_what_vtop_knows_of_a_server_is_what_its_own_flags_say() -> None:
+    """They win on the command line, so they must where vtop counts with them too."""
+    spec = {"max_model_len": 8192, "max_num_seqs": 256, "max_num_batched_tokens": 2048, "shutdown_timeout_s": 5.0}
+    own = {"max_model_len": "auto", "max-num-seqs": 8, "max_num_batched_tokens": 4096, "shutdown-timeout": 60}
+    command = one(**spec, args=own)
+    assert (command.max_model_len, command.max_num_seqs, command.max_num_batched_tokens) == (None, 8, 4096)
+    assert command.shutdown_timeout_s == 60.0
+    plain = one(**spec)
+    assert (plain.max_model_len, plain.max_num_seqs, plain.max_num_batched_tokens) == (8192, 256, 2048)
+    assert plain.shutdown_timeout_s == 5.0
+
+
+def test_gpus_are_counted_as_the_presets_own_flags_say() -> None:
+    two = one(gpus=("0", "1"), args={"tensor-parallel-size": 2})
+    assert not [note for note in two.notes if "GPUs are reserved" in note]
+    with pytest.raises(VtopError, match="needs 2 GPUs"):
+        one(gpus=("0",), args={"tensor_parallel_size": 2})
+
+
+@pytest.mark.parametrize(("told", "waited_s"), [({}, 1800.0), ("7200", 7200.0), ("60", 1800.0), ("x", 1800.0)])
+def test_a_start_is_not_given_up_before_the_engines_own_limit(told: Any, waited_s: float) -> None:
+    env = {"VLLM_ENGINE_READY_TIMEOUT_S": told} if told else {}
+    assert one(env=env).ready_timeout_s == waited_s
+    container = preset(env=env, command=["docker", "run", "{args}"], vllm_version="0.32.0")
+    assert commands(container, None, port=1, name="c")[0].ready_timeout_s == waited_s

@@ -7,9 +7,20 @@ from pathlib import Path
 
 import platformdirs
 
+from vtop.errors import VtopError
 
-def _private(path: Path) -> Path:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+class FolderError(VtopError, OSError):
+    """A folder of vtop's own cannot be made; an `OSError` too, for those who can do without that folder."""
+
+
+def _private(path: Path, variable: str) -> Path:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(
+            f"cannot make the folder {path}: {error.strerror}", f"Make it writable, or name another one: {variable}=..."
+        ) from error
     return path
 
 
@@ -24,26 +35,30 @@ def user_presets_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """State files and logs of servers (`$VTOP_STATE_DIR`); created 0700."""
+    """State files and logs of servers (`$VTOP_STATE_DIR`); created 0700.
+
+    Raises:
+        FolderError: it cannot be made; so say those below.
+    """
     base = os.environ.get("VTOP_STATE_DIR") or platformdirs.user_state_dir("vtop", appauthor=False)
-    return _private(Path(base))
+    return _private(Path(base), "VTOP_STATE_DIR")
 
 
 def servers_dir() -> Path:
     """One folder a server that vtop started: state, log, lock; created 0700."""
-    return _private(state_dir() / "servers")
+    return _private(state_dir() / "servers", "VTOP_STATE_DIR")
 
 
 def runs_dir() -> Path:
     """One folder a load test or comparison (`$VTOP_RUNS_DIR`); created 0700."""
     base = os.environ.get("VTOP_RUNS_DIR") or str(Path(platformdirs.user_data_dir("vtop", appauthor=False)) / "runs")
-    return _private(Path(base))
+    return _private(Path(base), "VTOP_RUNS_DIR")
 
 
 def cache_dir() -> Path:
     """What can be made again: flags of vLLM installations, start-up durations."""
     base = os.environ.get("VTOP_CACHE_DIR") or platformdirs.user_cache_dir("vtop", appauthor=False)
-    return _private(Path(base))
+    return _private(Path(base), "VTOP_CACHE_DIR")
 
 
 def shipped_presets_dir() -> Path:

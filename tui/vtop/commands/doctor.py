@@ -88,7 +88,11 @@ def _port() -> Finding:
 
 
 def _folders() -> Finding:
-    for folder in (paths.state_dir(), paths.runs_dir(), paths.cache_dir()):
+    try:
+        folders = (paths.state_dir(), paths.runs_dir(), paths.cache_dir())
+    except VtopError as error:
+        return Finding("folders", False, error.what, error.remedy)
+    for folder in folders:
         if not os.access(folder, os.W_OK):
             return Finding("folders", False, f"{folder} cannot be written", f"chown or chmod {folder}")
     return Finding("folders", True, f"state in {paths.state_dir()}, runs in {paths.runs_dir()}")
@@ -106,7 +110,10 @@ def _leftovers(arguments: argparse.Namespace) -> list[Finding]:
             found.append(Finding("state files", False, problem.what, problem.remedy))
         return found or [Finding("leftovers", True, "none")]
 
-    return with_service(options_from(arguments, discover=False), use)
+    try:
+        return with_service(options_from(arguments, discover=False), use)
+    except VtopError as error:
+        return [Finding("leftovers", False, f"not looked for: {error.what}", error.remedy)]
 
 
 def install_router() -> str:

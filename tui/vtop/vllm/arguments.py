@@ -168,16 +168,28 @@ def server_arguments(
     return arguments.words(), arguments.notes
 
 
+def told(spec: ServerSpec, field: str) -> int | None:
+    """A number as the server is really told it: the preset's own flag wins over the neutral word.
+
+    None where neither says it, or the flag says it in a way that only vLLM reads (`auto`, `8k`).
+    """
+    own = {"--" + key.replace("_", "-"): value for key, value in spec.args.items()}
+    value = own.get(_VALUES[field], getattr(spec, field))
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def shutdown_timeout_s(spec: ServerSpec, installation: Installation) -> float:
     """How long this server will let requests finish: 0 where the version cannot."""
-    if spec.shutdown_timeout_s is None or not installation.has("--shutdown-timeout"):
+    own = {key.replace("_", "-"): value for key, value in spec.args.items()}
+    asked = own.get("shutdown-timeout", spec.shutdown_timeout_s)
+    if not isinstance(asked, int | float) or not installation.has("--shutdown-timeout"):
         return 0.0
-    return float(math.ceil(spec.shutdown_timeout_s))
+    return float(math.ceil(asked)) if math.isfinite(asked) else 0.0
 
 
 def gpus_needed(spec: ServerSpec) -> int:
     """GPUs that one server uses."""
-    return (spec.tensor_parallel or 1) * (spec.pipeline_parallel or 1) * (spec.data_parallel or 1)
+    return math.prod(told(spec, field) or 1 for field in ("tensor_parallel", "pipeline_parallel", "data_parallel"))
 
 
 def spans_machines(own: Iterable[str]) -> bool:

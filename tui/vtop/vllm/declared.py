@@ -39,8 +39,10 @@ def read_declared(package: Path) -> Declared:
     """
     files = _sources(package)
     stamp = _stamp(files)
-    place = paths.cache_dir() / f"flags-{hashlib.sha256(str(package).encode()).hexdigest()[:16]}.json"
-    known = _cached(place, stamp)
+    place: Path | None = None
+    with contextlib.suppress(OSError):  # without a cache it is read again each time
+        place = paths.cache_dir() / f"flags-{hashlib.sha256(str(package).encode()).hexdigest()[:16]}.json"
+    known = _cached(place, stamp) if place is not None else None
     if known is not None:
         return known
     declared = Declared(
@@ -49,7 +51,8 @@ def read_declared(package: Path) -> Declared:
         kv_cache_dtypes=_words(files["config"], ("CacheDType",)),
         speculative_methods=_words(files["config"], ("SpeculativeMethod",)),
     )
-    _remember(place, stamp, declared)
+    if place is not None:
+        _remember(place, stamp, declared)
     return declared
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from vtop.errors import VtopError
 from vtop.presets import Disaggregated, Preset, ServerSpec
 from vtop.secrets import looks_secret
-from vtop.vllm.arguments import ArgValue, gpus_needed, server_arguments, shutdown_timeout_s, spans_machines
+from vtop.vllm.arguments import ArgValue, gpus_needed, server_arguments, shutdown_timeout_s, spans_machines, told
 from vtop.vllm.disaggregation import shared_folder, transfer_config, transfer_env, transfer_notes
 from vtop.vllm.install import Installation, release
 from vtop.vllm.launch import LaunchCommand
@@ -160,10 +160,10 @@ def _server(
         role=role,
         version=installation.version,
         shutdown_timeout_s=shutdown_timeout_s(spec, installation),
-        ready_timeout_s=READY_TIMEOUT_S,
-        max_num_seqs=spec.max_num_seqs,
-        max_num_batched_tokens=spec.max_num_batched_tokens,
-        max_model_len=spec.max_model_len,
+        ready_timeout_s=_ready_timeout_s(made_env),
+        max_num_seqs=told(spec, "max_num_seqs"),
+        max_num_batched_tokens=told(spec, "max_num_batched_tokens"),
+        max_model_len=told(spec, "max_model_len"),
         gpus=_uuids(gpus),
         headless=headless,
         notes=(*notes, *more_notes),
@@ -180,6 +180,14 @@ def _environment(installation: Installation, gpus: tuple[str, ...] | None) -> di
     if installation.release >= _ENGINE_TIMEOUT_SINCE:
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(round(READY_TIMEOUT_S))
     return env
+
+
+def _ready_timeout_s(env: Mapping[str, str]) -> float:
+    """vtop does not give a start up before the time that the preset gives the engine is over."""
+    try:
+        return max(READY_TIMEOUT_S, float(int(env.get("VLLM_ENGINE_READY_TIMEOUT_S", ""))))
+    except ValueError:
+        return READY_TIMEOUT_S
 
 
 def _uuids(gpus: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -259,7 +267,7 @@ def _router_command(spec: ServerSpec, argv: tuple[str, ...], port: int) -> Launc
         api_key=spec.api_key,
         role="router",
         ready_timeout_s=READY_TIMEOUT_S,
-        max_model_len=spec.max_model_len,
+        max_model_len=told(spec, "max_model_len"),
         gpus=(),
     )
 
@@ -339,21 +347,22 @@ def _own_command(spec: ServerSpec, port: int, gpus: tuple[str, ...] | None, name
                 made.append(_PLACE.sub(lambda match: values[match[1]], word))
         return tuple(made)
 
+    env = {**_environment(inside, gpus), **spec.env}
     return LaunchCommand(
         argv=fill(spec.command),
         served_name=spec.served_name or spec.model,
         host=spec.host,
         port=port,
-        env={**_environment(inside, gpus), **spec.env},
+        env=env,
         unset_env=tuple(key for key in _UNSET_ENV if key not in spec.env),
         api_key=spec.api_key,
         version=spec.vllm_version,
         stop_argv=fill(spec.stop_command) if spec.stop_command is not None else None,
         shutdown_timeout_s=shutdown_timeout_s(spec, inside),
-        ready_timeout_s=READY_TIMEOUT_S,
-        max_num_seqs=spec.max_num_seqs,
-        max_num_batched_tokens=spec.max_num_batched_tokens,
-        max_model_len=spec.max_model_len,
+        ready_timeout_s=_ready_timeout_s(env),
+        max_num_seqs=told(spec, "max_num_seqs"),
+        max_num_batched_tokens=told(spec, "max_num_batched_tokens"),
+        max_model_len=told(spec, "max_model_len"),
         gpus=_uuids(gpus),
         headless=spec.args.get("headless") is True,
         notes=tuple(notes),
