@@ -93,8 +93,11 @@ ROWS = [
     row("both high, the larger decides", "compute", g={"percent": 60.0, "tensor": 70.0}),
     row("neither, and the GPU waits", "overhead", g={"percent": 20.0, "util": 59.0}),
     row("GPU mostly waits, less than one request runs", "idle", e={"running": 0.4}, g={"percent": 20.0, "util": 30.0}),
-    row("nothing runs", "idle", e={"running": 0.0, "generation_tokens_per_s": 0.0}),
-    row("nothing runs and the rate is unknown", "idle", e={"running": 0.0, "generation_tokens_per_s": None}),
+    row("nothing runs", "idle", e={"running": 0.0, "generation_tokens_per_s": 0.0, "prompt_tokens_per_s": 0.0}),
+    row("nothing runs and the rates are unknown", "idle",
+        e={"running": 0.0, "generation_tokens_per_s": None, "prompt_tokens_per_s": None}),
+    row("only prompts, and none at this moment", "compute", g={"percent": 20.0, "tensor": 60.0},
+        e={"running": 0.0, "generation_tokens_per_s": 0.0, "prompt_tokens_per_s": 9000.0}),
     row("all sequences taken", "queue-seqs", e={"waiting": 5.0}, s={"max_num_seqs": 16}),
     row("one sequence short of the limit", "bandwidth", e={"waiting": 5.0}, s={"max_num_seqs": 17}),
     row("limit of sequences unknown", "bandwidth", e={"waiting": 5.0}, s={"max_num_seqs": None}),
@@ -121,6 +124,20 @@ def test_what_bounds_the_server(case: Row) -> None:
     if case.bound == "unknown":
         assert said.headline.startswith("Cannot tell: ")
         assert said.suggestion == ""
+
+
+def test_a_preemption_is_told_where_nobody_waits_any_more() -> None:
+    said = verdict(view(engine(preemptions=2.0)), [gpu()], facts()).headline
+    assert said == "Queue-bound: 2 preempted for want of KV cache in the last 10 s; 10 % of 120k tokens in use now."
+    said = verdict(view(engine(preemptions=2.0, waiting=3.0)), [gpu()], facts()).headline
+    assert said == "Queue-bound: 3 requests wait for KV cache; 10 % of 120k tokens in use, 2 preempted."
+
+
+def test_no_sentence_has_a_dash_for_what_a_mig_instance_or_an_old_page_does_not_say() -> None:
+    small = verdict(view(engine()), [gpu(20.0, util=None)], facts()).headline
+    assert small == "Overhead-bound: the GPU uses 20 % of its bandwidth and 10 % of its tensor peak."
+    full = verdict(view(engine(waiting=2.0, kv_usage_max=0.95, kv_capacity_tokens=None)), [gpu()], facts()).headline
+    assert full == "Queue-bound: 2 requests wait for KV cache; 95 % in use."
 
 
 def test_the_sentence_has_bytes_bandwidth_and_floor() -> None:

@@ -170,8 +170,10 @@ def _tpot(engine: EngineReading, running: float) -> float | None:
 
 
 def _judge(scene: _Scene, client: str, any_gpus: bool) -> Verdict:
+    engine = scene.engine
     idle = scene.running == 0 and scene.waiting == 0
-    if idle and not scene.engine.generation_tokens_per_s:
+    # A model that only embeds reads prompts and generates nothing.
+    if idle and not engine.generation_tokens_per_s and not engine.prompt_tokens_per_s:
         return Verdict("idle", "Idle: no request is running.")
     if client:
         return Verdict(
@@ -218,15 +220,20 @@ def _requests(count: float) -> str:
 
 def _queue_kv(scene: _Scene, waiting: float, usage: float | None) -> Verdict:
     engine, setup = scene.engine, scene.facts.setup
-    used = f"{units.percent(usage)} of {units.count(engine.kv_capacity_tokens)} tokens in use"
-    preempted = f", {units.count(engine.preemptions)} preempted" if engine.preemptions else ""
+    of = f" of {units.count(engine.kv_capacity_tokens)} tokens" if engine.kv_capacity_tokens is not None else ""
+    used = f"{units.percent(usage)}{of} in use"
+    preempted = f"{units.count(engine.preemptions)} preempted" if engine.preemptions else ""
+    if waiting >= 1:
+        headline = f"{_requests(waiting)} for KV cache; {used}" + (f", {preempted}" if preempted else "")
+    else:
+        headline = f"{preempted} for want of KV cache in the last {engine.window_s:.0f} s; {used} now"
     suggestion = "Try: raise --gpu-memory-utilization, or lower --max-model-len."
     if setup is not None and setup.kv_value_bytes >= 2:
         half = kv_bytes_per_token(replace(setup, kv_value_bytes=1.0))
         suggestion = (
             f"Try: --kv-cache-dtype fp8 ({kv_bytes_per_token(setup):,.0f} → {half:,.0f} B a token, twice the capacity)."
         )
-    return Verdict("queue-kv", f"Queue-bound: {_requests(waiting)} for KV cache; {used}{preempted}.", suggestion)
+    return Verdict("queue-kv", f"Queue-bound: {headline}.", suggestion)
 
 
 def _queue_seqs(scene: _Scene, waiting: float, limit: int) -> Verdict:
@@ -300,9 +307,11 @@ def _gpu(scene: _Scene) -> Verdict:
             f"Cannot tell: {units.percent_of_100(percent)} of the bandwidth is used{estimated}, and tensor activity is "
             f"not known here.{_floor_words(scene)}",
         )
+    # A MIG instance does not say how much of the time it works.
+    works = f"works {units.percent_of_100(util)} of the time and " if util is not None else ""
     return Verdict(
         "overhead",
-        f"Overhead-bound: the GPU works {units.percent_of_100(util)} of the time and uses "
+        f"Overhead-bound: the GPU {works}uses "
         f"{units.percent_of_100(percent)} of its bandwidth and {units.percent_of_100(compute)} of its tensor peak.",
         _overhead_suggestion(scene),
     )
