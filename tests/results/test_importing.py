@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from results.making_runs import a_run
 from vtop.errors import UsageError
 from vtop.results import store
 from vtop.results.importing import import_file, read_results
@@ -109,3 +111,16 @@ def test_other_files_are_refused_in_words(raw: bytes, words: str) -> None:
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         import_file(tmp_path / "none.json", tmp_path)
+
+
+def test_a_run_of_vtop_is_taken_in_as_it_is_with_its_mark(tmp_path: Path) -> None:
+    """Its file has the keys of vllm bench too, and those do not say that it was simulated."""
+    own = a_run(simulated=True, warnings=("as it was",))
+    document = {**store.bench_document(own, [], 0.0), "vtop_schema": 1, "vtop_result": own}
+    (tmp_path / "result.json").write_bytes(store.json_bytes(document))
+    (run_id,) = import_file(tmp_path / "result.json", tmp_path / "runs")
+    found = store.load_result(run_id, tmp_path / "runs")
+    assert asdict(found) == asdict(replace(own, run_id=run_id, directory=str(tmp_path / "runs" / run_id)))
+    document["vtop_result"] = {"requests": "many"}
+    with pytest.raises(UsageError, match="not as its tool writes it"):
+        read_results(store.json_bytes(document), "x.json")

@@ -335,3 +335,20 @@ def test_a_real_browser_shows_the_charts_without_a_network(tmp_path: Path) -> No
     run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     assert picture.stat().st_size > 50_000
     assert "Refused to" not in run.stderr, "the page's own policy blocks nothing of it"
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        ({"concurrency": 16}, "(200 requests, 16 at once, 150 tokens each)"),
+        ({"rate": 8.0}, "(200 requests, 8.00 a second, 150 tokens each)"),
+        ({"rate": 8.0, "concurrency": 4}, "(200 requests, 8.00 a second, at most 4 at once, 150 tokens each)"),
+        ({"arrival": "burst"}, "(200 requests, all at the start, 150 tokens each)"),
+        ({"file": "trace.jsonl"}, "(200 requests, at the times of the file, 150 tokens each)"),
+    ],
+)
+def test_a_comparison_says_what_decided_when_requests_left(load: dict[str, Any], said: str) -> None:
+    first, *others = a_comparison().measured
+    request = replace(first.result.request, **{"concurrency": None, **load})
+    measured = (replace(first, result=replace(first.result, request=request)), *others)
+    assert said in render([a_comparison(measured=measured)], "md")

@@ -46,7 +46,7 @@ def run_import(arguments: argparse.Namespace) -> int:
     """Takes in somebody else's result file."""
     for run_id in import_file(Path(arguments.file)):
         result = store.load_result(run_id)
-        say(f"imported as {run_id}: {store.headline(result)}")
+        say(f"imported as {run_id}: {store.headline(result)}{' SIMULATED' if result.simulated else ''}")
         if result.definitions:
             say(f"  {result.definitions}")
     return 0

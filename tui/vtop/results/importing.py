@@ -16,6 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from vtop import paths
 from vtop.errors import UsageError, VtopError
 from vtop.load import stats
@@ -56,7 +58,7 @@ def import_file(path: Path, base: Path | None = None) -> list[str]:
     """Saves every result in a file as a run and returns the runs' ids.
 
     Args:
-        path: JSON of `vllm bench serve`, `guidellm` or `aiperf` (`profile_export_aiperf.json`).
+        path: JSON of `vllm bench serve`, `guidellm` or `aiperf` (`profile_export_aiperf.json`), or a run of vtop.
         base: where runs are kept.
 
     Raises:
@@ -116,13 +118,16 @@ def _documents(raw: bytes) -> list[Any]:
 def _results_in(document: Any, name: str) -> list[LoadResult]:
     if isinstance(document, dict):
         try:
+            if isinstance(document.get("vtop_result"), dict):
+                # vtop's file has the keys of vllm bench too; its own numbers say more, and whether it was simulated.
+                return [msgspec.convert(document["vtop_result"], LoadResult)]
             if isinstance(document.get("benchmarks"), list):
                 return [_guidellm(part, document) for part in document["benchmarks"]]
             if "total_output_tokens" in document and "duration" in document:
                 return [_vllm(document)]
             if isinstance(document.get("request_latency"), dict) or isinstance(document.get("records"), dict):
                 return [_aiperf(document)]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
             raise UsageError(
                 f"{name}: not as its tool writes it ({error!r})", "Was the file changed or cut?"
             ) from error
@@ -169,7 +174,7 @@ def _vllm(document: Mapping[str, Any]) -> LoadResult:
         concurrency=_whole(document.get("max_concurrency")),
         requests=_whole(document.get("num_prompts")),
         rate=_number(rate),
-        endpoint="completions" if document.get("backend") == "openai" else "chat",
+        endpoint="completions" if document.get("backend") in ("openai", "vllm") else "chat",
         label=str(document.get("label") or ""),
     )
     completed = int(document["completed"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vtop import units
+from vtop.load.progress import LoadRequest
 from vtop.results.blocks import Bars, Block, Bullets, Command, Heading, Table, Text
 from vtop.results.comparability import server_changes
 from vtop.results.comparison import CompareRow, ComparisonRecord
@@ -59,7 +60,7 @@ def _about(record: ComparisonRecord) -> list[str]:
     shape = f"workload {request.workload}"
     if load is not None:
         length = f", {load.output_tokens / load.completed:.0f} tokens each" if load.completed else ""
-        shape += f" ({load.requests} requests, {units.count(load.request.concurrency)} at once{length})"
+        shape += f" ({load.requests} requests, {_how_sent(load.request)}{length})"
     said += [shape, f"{request.repeats} runs of each, {request.order}", when(record.at_wall_s)]
     if gpus := _gpus(record):
         said.append(f"GPU {gpus}")
@@ -70,6 +71,20 @@ def _about(record: ComparisonRecord) -> list[str]:
     elif versions:
         said.append(f"vLLM {' and '.join(versions)}")
     return said
+
+
+def _how_sent(load: LoadRequest) -> str:
+    """What decides when a request leaves."""
+    cap = "" if load.concurrency is None else f"{units.count(load.concurrency)} at once"
+    if load.rate is not None:
+        how = f"{units.significant(load.rate)} a second"
+    elif load.arrival == "burst":
+        how = "all at the start"
+    elif not cap:
+        how = "at the times of the file"
+    else:
+        return cap
+    return f"{how}, at most {cap}" if cap else how
 
 
 def _gpus(record: ComparisonRecord) -> str:
