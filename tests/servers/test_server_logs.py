@@ -142,3 +142,22 @@ async def test_following_a_log(tmp_path: Path) -> None:
     add(log, b"\x1b[32mgreen\x1b[0m\n")
     assert await asyncio.wait_for(waiting, 20) == "green"
     await lines.aclose()  # type: ignore[attr-defined]
+
+
+async def test_what_is_written_while_the_last_lines_are_read_comes_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    add(log, b"one\ntwo\n")
+    lines = follow(log, last=2, interval_s=0.01)
+    assert await anext(lines) == "one"
+    add(log, b"three\n")
+    assert await anext(lines) == "two"
+    assert await asyncio.wait_for(anext(lines), 20) == "three"
+    await lines.aclose()  # type: ignore[attr-defined]
+
+
+def test_the_last_lines_before_a_place(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    add(log, b"one\ntwo\nthree\n")
+    assert last_raw_lines(log, 2, end=8) == ["one", "two"]
+    assert last_raw_lines(log, 2, end=999) == ["two", "three"]
+    assert last_raw_lines(log, 2, end=0) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 
 from vtop import units
 from vtop.commands.console import confirmed, note, say
@@ -109,11 +110,14 @@ def run_logs(arguments: argparse.Namespace) -> int:
         if not service.known(arguments.name).owned:
             raise UsageError(f"{arguments.name} was not started by vtop: its log is not known here")
         path = service.supervisor.log_path(arguments.name)
-        for line in last_lines(path, arguments.lines):
-            say(line)
-        if arguments.follow:
-            async for line in follow(path):
+        if not arguments.follow:
+            for line in last_lines(path, arguments.lines):
                 say(line)
+            return 0
+        # In one go: what is written while the last lines are printed belongs to what follows.
+        async for line in follow(path, arguments.lines):
+            say(line)
+            sys.stdout.flush()  # a pipe (`| grep`) would else get it in blocks, minutes late
         return 0
 
     return with_service(options_from(arguments, discover=False), use)

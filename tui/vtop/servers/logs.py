@@ -57,6 +57,11 @@ class LogTail:
             return []
         return [line.decode("utf-8", "replace") for line in self._split(data)]
 
+    @property
+    def position(self) -> int:
+        """The byte up to which the log has been read."""
+        return self._position
+
     def rest(self) -> str:
         """The last line where its end was never written (a process that died in the middle of it)."""
         return self._partial.decode("utf-8", "replace")
@@ -88,21 +93,29 @@ def last_lines(path: Path, count: int) -> list[str]:
     return [clean_line(line) for line in last_raw_lines(path, count)]
 
 
-def last_raw_lines(path: Path, count: int, most_bytes: int = 4 * _READ_BYTES) -> list[str]:
-    """The last lines of a log as written, read from its end only; goes on in the rotated part where it is short."""
-    lines = _end_of(path, count, most_bytes)
+def last_raw_lines(path: Path, count: int, most_bytes: int = 4 * _READ_BYTES, end: int | None = None) -> list[str]:
+    """The last lines of a log as written, read from its end only; goes on in the rotated part where it is short.
+
+    Args:
+        path: the log.
+        count: lines at most.
+        most_bytes: no more than about that is read.
+        end: as if the log ended at this byte; None: at its end.
+    """
+    lines = _end_of(path, count, most_bytes, end)
     if len(lines) < count:
         lines = _end_of(rotated_path(path), count - len(lines), most_bytes) + lines
     return lines
 
 
-def _end_of(path: Path, count: int, most_bytes: int) -> list[str]:
+def _end_of(path: Path, count: int, most_bytes: int, end: int | None = None) -> list[str]:
     if count <= 0:
         return []
     data = b""
     try:
         with open(path, "rb") as file:
-            position = file.seek(0, os.SEEK_END)
+            size = file.seek(0, os.SEEK_END)
+            position = size if end is None else file.seek(min(end, size))
             while position > 0 and data.count(b"\n") <= count and len(data) < most_bytes:
                 step = min(position, 64 * 1024)
                 position = file.seek(position - step)
@@ -118,8 +131,8 @@ def _end_of(path: Path, count: int, most_bytes: int) -> list[str]:
 async def follow(path: Path, last: int = 0, interval_s: float = 0.2) -> AsyncIterator[str]:
     """The last lines of a log, then each line as it comes, plain text; ends when the consumer stops."""
     tail = LogTail(path, at_end=True)
-    for line in last_lines(path, last):
-        yield line
+    for line in last_raw_lines(path, last, end=tail.position):
+        yield clean_line(line)
     while True:
         lines = tail.read()
         for line in lines:
