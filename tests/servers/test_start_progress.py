@@ -6,13 +6,17 @@ import os
 import time
 from pathlib import Path
 
+import httpx
 import pytest
+from fake_servers import QUICK
 
 from vtop.clock import FakeClock
+from vtop.servers.life import LifeTools, ServerLife
 from vtop.servers.managed import ManagedServer, draft_record, stamp_of
 from vtop.servers.process import identify
-from vtop.servers.state_files import StateFolder
+from vtop.servers.state_files import StateFolder, folders
 from vtop.servers.status import ServerState
+from vtop.servers.supervisor import diagnose_log
 from vtop.vllm.launch import LaunchCommand
 
 NCCL_HANG = (
@@ -109,3 +113,30 @@ def test_a_bar_that_redraws_itself_in_one_line_is_progress_and_no_silence(tmp_pa
     progress = one.status().progress
     assert progress is not None
     assert (progress.share, progress.silent_s) == (pytest.approx(0.3), 0.0)
+
+
+class SteppedClock(FakeClock):
+    """A wall clock that is set while the other one runs on."""
+
+    def step_wall(self, seconds: float) -> None:
+        self._wall += seconds
+
+
+@pytest.mark.parametrize(("step_s", "ran_s", "overdue"), [(86_400, 100, False), (-86_400, 1900, True)])
+async def test_a_start_is_overdue_by_time_that_passed_and_not_by_a_clock_that_was_set(
+    tmp_path: Path, step_s: float, ran_s: float, overdue: bool
+) -> None:
+    clock = SteppedClock(wall=1_000_000.0)
+    one = server(tmp_path, clock, "", 1_000_000.0)
+    async with httpx.AsyncClient() as client:
+        life = ServerLife(one, LifeTools(client, clock, diagnose_log, QUICK, lambda router: ()))
+        clock.step_wall(step_s)
+        clock.advance(ran_s)
+        assert life._overdue() is overdue
+
+
+def test_a_link_in_a_circle_does_not_hide_the_servers_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "nowhere").symlink_to("gone")
+    assert [folder.name for folder in folders(tmp_path)] == ["one"]

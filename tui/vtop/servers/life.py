@@ -146,9 +146,9 @@ class ServerLife:
     def _overdue(self) -> bool:
         if self._record.headless:
             return False  # it is silent while it works, for weeks
-        elapsed_s = self._tools.clock.wall() - self._record.started_wall_s
-        limit_s = self._record.ready_timeout_s
-        return elapsed_s > limit_s and self._server.progress().silent_s > min(_SILENT_TOO_S, limit_s)
+        # By the clock that no step of the wall clock moves: a time server may set that right in the middle of a start.
+        progress, limit_s = self._server.progress(), self._record.ready_timeout_s
+        return progress.elapsed_s > limit_s and progress.silent_s > min(_SILENT_TOO_S, limit_s)
 
     async def _give_up(self, result: ProbeResult) -> None:
         """Ends a start that took too long, so that it does not hold its GPUs for ever."""

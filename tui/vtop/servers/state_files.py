@@ -191,10 +191,18 @@ class StateFolder:
 def folders(root: Path) -> list[StateFolder]:
     """Every server's folder, by name."""
     try:
-        found = [Path(entry.path) for entry in os.scandir(root) if entry.is_dir() and _NAME.fullmatch(entry.name)]
+        found = [Path(entry.path) for entry in os.scandir(root) if _NAME.fullmatch(entry.name) and _is_folder(entry)]
     except OSError:
         return []
     return [StateFolder(path) for path in sorted(found)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """A link that leads nowhere or in a circle must not hide the folders beside it."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def check_name(name: str) -> str:
