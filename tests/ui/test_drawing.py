@@ -24,7 +24,7 @@ from vtop.ui.layout import plan
 from vtop.ui.panels.gpus import gpu_panel, gpu_row
 from vtop.ui.panels.header import header
 from vtop.ui.panels.large import large_numbers
-from vtop.ui.panels.latency import chart_title, numbers_strip, second_number
+from vtop.ui.panels.latency import chart_title, empty_chart, numbers_strip, second_number
 from vtop.ui.panels.servers import server_rows
 from vtop.ui.screens.load import client_rows
 from vtop.ui.screens.load import headline as load_headline
@@ -417,3 +417,11 @@ def test_the_time_between_tokens_does_not_pass_for_tpot_where_tpot_is_not_known(
     known = ready(engines=(engine(tpot=Latency(0.0179, 9), itl=Latency(0.0456, 900)),))
     for text in (chart_title(known, 1, 60).text, numbers_strip(known, 1, 120, 2)[0].text):
         assert "TPOT" in text and "mean 17.9 ms" in text and "ITL" not in text
+
+
+@pytest.mark.parametrize("chart", [0, 1, 2])
+def test_a_chart_without_room_does_not_say_that_nothing_was_measured(chart: int) -> None:
+    """Under a load test, and a caption of the demo below, it read `no request finished in these minutes`."""
+    server = ready()
+    assert [line.text.strip() for line in empty_chart(server, chart, 80, 3)] == ["", "no room for the chart here"]
+    assert "runs a load test" in "".join(line.text for line in empty_chart(server, chart, 80, 12))

@@ -64,6 +64,16 @@ async def test_a_notice_never_lies_over_the_answers_of_a_question(size: tuple[in
             assert not app.screen.query_one(answer).region.overlaps(notice.region), answer
 
 
+async def test_a_badge_of_the_header_is_black_on_yellow_in_a_terminals_own_colours() -> None:
+    """It took the terminal's usual text colour, which is white on yellow in most."""
+    service = FakeService(snapshot(ready(), simulated=True), simulated=True)
+    async with running(service, DisplaySettings(theme="ansi-dark", paint_hz=4.0)) as (app, _, _):
+        strip = app.screen.query_one("#header").render_line(0)  # type: ignore[attr-defined]
+        (style,) = [segment.style for segment in strip if segment.text == " SIMULATED "]
+        assert style is not None and style.color is not None and style.bgcolor is not None
+        assert (style.color.number, style.bgcolor.number) == (0, 3)
+
+
 async def test_an_answer_that_is_typed_twice_counts_once() -> None:
     """Keys typed faster than the question goes away ended the program."""
     service = FakeService(snapshot(ready()))

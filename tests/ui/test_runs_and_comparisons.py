@@ -84,6 +84,17 @@ async def test_a_comparison_that_was_cut_can_be_gone_on_with() -> None:
     assert ("resume_compare", "r3") in service.calls
 
 
+async def test_readonly_does_not_offer_to_go_on_with_a_comparison() -> None:
+    service = with_everything(FakeService(snapshot(ready()), readonly=True))
+    service.saved_comparisons["r3"] = replace(comparison("cancelled"), run_id="r3")
+    async with running(service) as (app, press, _):
+        await press("r", "down", "enter")
+        assert "Go on with it" not in app.screen.query_one("#footer").lines[0].text  # type: ignore[attr-defined]
+        await press("enter")
+        assert "it cannot be gone on with: not possible with --readonly" in notices(app)
+    assert "resume_compare" not in service.names()
+
+
 async def test_a_run_that_cannot_be_read_says_so_on_its_screen() -> None:
     service = with_everything(FakeService(snapshot(ready())))
     service.saved_comparisons.clear()

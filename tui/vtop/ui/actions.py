@@ -121,6 +121,8 @@ def _several(now: Situation) -> bool:
 
 
 def _can_open(now: Situation) -> bool:
+    if now.screen == "cut-comparison" and now.readonly:
+        return False
     return now.server is not None if now.screen == "dashboard" else now.item
 
 

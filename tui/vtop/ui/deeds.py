@@ -420,6 +420,8 @@ class Deeds:
             reason = "there is no server yet: s starts one"
         elif name == "open" and now.screen == "compare":
             reason = "pick two presets or more with space"
+        elif name == "open" and now.screen == "cut-comparison":
+            reason = "it cannot be gone on with: not possible with --readonly"
         elif name == "stop" and now.state is ServerState.FOREIGN:
             reason = "vtop did not start this server, so it will not stop it"
         elif name in ("load", "choose-load") and now.compare_running:

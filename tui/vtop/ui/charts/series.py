@@ -34,6 +34,11 @@ class Chart:
         return self._rows
 
 
+def has_room(width: int, height: int) -> bool:
+    """Whether a chart with its axes can be drawn in so many cells and rows."""
+    return width >= 16 and height >= 4
+
+
 def history_spec(
     series: Sequence[tuple[Series, str]],
     *,
@@ -59,7 +64,7 @@ def history_spec(
         marks: moments of events.
         least_top: the value axis reaches at least this far.
     """
-    if width < 16 or height < 4:
+    if not has_room(width, height):
         return None
     bins = 2 * max(8, width - 8)
     step = span_s / bins

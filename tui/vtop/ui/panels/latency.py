@@ -5,7 +5,7 @@ from __future__ import annotations
 from vtop import units
 from vtop.telemetry.snapshot import ServerView, Snapshot
 from vtop.ui.charts.plotext_chart import ChartSpec
-from vtop.ui.charts.series import history_spec
+from vtop.ui.charts.series import has_room, history_spec
 from vtop.ui.ink import Field, Line, field, pack, wrap
 from vtop.ui.words import bucket_range, latency_age, latency_mean, server_is_stale, stale_text
 from vtop.vllm.metrics import NEEDS
@@ -153,9 +153,11 @@ def empty_chart(server: ServerView | None, chart: int, width: int, height: int) 
         text = "no server"
     elif server.engine is None:
         text = server.scrape.message or "waiting for the first numbers"
+    elif not has_room(width, height) and main_number(server, chart)[0] != units.DASH:
+        text = "no room for the chart here"
     elif chart == 2:
         text = "no tokens yet: l runs a load test"
-    elif latency_mean(server.engine.ttft if chart == 0 else server.engine.tpot) != units.DASH:
+    elif main_number(server, chart)[0] != units.DASH:
         text = "no request finished in these minutes: l runs a load test"
     else:
         text = "no request has finished yet: l runs a load test"
