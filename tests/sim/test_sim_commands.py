@@ -18,8 +18,8 @@ import pytest
 from simprocess import StartSim, free_port
 
 from vtop.clock import SystemClock
-from vtop.errors import VtopError
-from vtop.presets import Preset, ServerSpec
+from vtop.errors import UsageError, VtopError
+from vtop.presets import Disaggregated, Preset, ServerSpec
 from vtop.sim.commands import sim_commands
 from vtop.sim.machine import build_machine
 from vtop.sim.options import parse
@@ -80,6 +80,35 @@ def test_flags_that_the_simulation_ignores_are_noted() -> None:
     assert parse(command.argv[3:]).max_num_seqs == 7
     assert command.max_num_seqs == 7
     assert command.notes == ("simulated: --swap-space has no effect",)
+
+
+def test_flags_are_the_same_with_underscores() -> None:
+    (command,) = sim_commands(simple(args={"max_num_seqs": 7}), gpu="RTX 4090", port=9000, name="k", free_port=ports())
+    assert (command.max_num_seqs, command.notes) == (7, ())
+
+
+def test_flags_of_one_half_alone_are_noted_as_ignored() -> None:
+    pair = Disaggregated(prefill_args={"max-num-seqs": 7})
+    commands = sim_commands(simple(disaggregated=pair), gpu="RTX 4090", port=9000, name="k", free_port=ports())
+    assert "simulated: prefill_args and decode_args have no effect" in commands[0].notes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"args": {"seed": "x"}}, "argument --seed: invalid int value: 'x'"),
+        ({"args": {"max-model-len": "auto"}}, "argument --max-model-len: invalid int value: 'auto'"),
+        ({"args": {"speed": 0}}, "argument --speed: must be more than 0"),
+        ({"args": {"speed": float("inf")}}, "argument --speed: must be a number of 0 or more, not inf"),
+        ({"args": {"startup-s": float("nan")}}, "argument --startup-s: must be a number of 0 or more, not nan"),
+    ],
+)
+def test_what_no_simulated_server_understands_ends_no_vtop(words: dict[str, Any], said: str) -> None:
+    """The words of a process that is to be started are read in vtop's own, where argparse would exit."""
+    with pytest.raises(UsageError) as refused:
+        sim_commands(simple(**words), gpu="RTX 4090", port=9000, name="k", free_port=ports())
+    assert said in refused.value.what
+    assert refused.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from vtop.errors import VtopError
 from vtop.presets import Preset, ServerSpec
 from vtop.sim.gpu import simulated_uuid
 from vtop.sim.machine import StartFailure, default_limits, find_machine_card, resolve_setup
-from vtop.sim.options import FAULTS, Options, parse
+from vtop.sim.options import FAULTS, Options, parse_for_start
 from vtop.vllm.launch import LaunchCommand
 
 VERSION = "0.33.0 simulated"
@@ -105,16 +105,21 @@ def _server_arguments(spec: ServerSpec, gpu: str, startup_s: float, speed: float
         "startup-s": startup_s,
         "speed": speed if speed != 1.0 else None,
     }
-    values |= {key: value for key, value in spec.args.items() if key in _KNOWN_ARGS}
+    values |= {key: value for key, value in _own_flags(spec).items() if key in _KNOWN_ARGS}
     arguments: list[str] = []
     for key, value in values.items():
         if value is True:
             arguments.append(f"--{key}")
         elif value is False and key.startswith("enable-"):
             arguments.append(f"--no-{key}")
-        elif value not in (None, False):
+        elif value is not None and value is not False:  # a 0 is a value
             arguments += [f"--{key}", str(value)]
     return arguments
+
+
+def _own_flags(spec: ServerSpec) -> dict[str, Any]:
+    """`[server.args]`, where dashes and underscores are the same."""
+    return {key.replace("_", "-"): value for key, value in spec.args.items()}
 
 
 def _speculative(spec: ServerSpec) -> str | None:
@@ -152,9 +157,11 @@ def _command(
 ) -> LaunchCommand:
     batched, seqs = default_limits(memory_bytes)
     # `[server.args]` may set what the spec's own fields leave open, so the finished command line decides.
-    options = parse(argv[3:])
-    ignored = sorted(set(spec.args) - _KNOWN_ARGS)
+    options = parse_for_start(argv[3:])
+    ignored = sorted(set(_own_flags(spec)) - _KNOWN_ARGS)
     notes = [f"simulated: --{key} has no effect" for key in ignored]
+    if spec.disaggregated is not None and (spec.disaggregated.prefill_args or spec.disaggregated.decode_args):
+        notes.append("simulated: prefill_args and decode_args have no effect")
     if options.speed != 1.0:
         notes.append(f"simulated: time runs {options.speed:g} times as fast, so rates and latencies are not the card's")
     if spec.speculative is not None and spec.speculative.method not in {"ngram", "suffix"}:

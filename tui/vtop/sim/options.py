@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
+
+from vtop.errors import UsageError
 
 FAULTS: dict[str, str] = {
     "die-loading": "dies while loading weights (a damaged file)",
@@ -72,10 +75,19 @@ class Options:
         return self.served_model_name or self.model
 
 
-def build_parser() -> argparse.ArgumentParser:
+class _Telling(argparse.ArgumentParser):
+    """Raises what is wrong instead of ending the process, which is vtop's own while it works a start out."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(
+            f"no simulated server starts so: {message}", "Correct that key of the preset, or leave it out."
+        )
+
+
+def build_parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The parser; every option has the default of `Options`."""
     default = Options()
-    parser = argparse.ArgumentParser(
+    parser = kind(
         prog="python -m vtop.sim",
         description="A simulated vLLM server: real sockets and scheduling, step times from the roofline of a GPU.",
     )
@@ -106,13 +118,26 @@ def build_parser() -> argparse.ArgumentParser:
     add("--kv-role", choices=("", "prefill", "decode"), default="")
     add("--prefill", action="append", default=[], help="router: URL of a prefill server")
     add("--decode", action="append", default=[], help="router: URL of a decode server")
-    add("--startup-s", type=float, default=default.startup_s, help="how long the simulated start takes")
-    add("--speed", type=float, default=default.speed, help="runs time this much faster (tests)")
+    add("--startup-s", type=_not_negative, default=default.startup_s, help="how long the simulated start takes")
+    add("--speed", type=_positive, default=default.speed, help="runs time this much faster (tests)")
     add("--seed", type=int, default=default.seed)
     add("--shutdown-timeout", type=float, default=0.0)
     add("--fault", choices=("", *FAULTS), default="", help="how to misbehave")
     add("--fault-after-s", type=float, default=default.fault_after_s, help="for faults that come later")
     return parser
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text}")
+    return value
+
+
+def _positive(text: str) -> float:
+    if (value := _not_negative(text)) == 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return value
 
 
 def _table(text: str) -> dict[str, Any]:
@@ -127,7 +152,20 @@ def _table(text: str) -> dict[str, Any]:
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
     """Reads the command line; exits with code 2 on a wrong one, as vLLM does."""
-    values = vars(build_parser().parse_args(arguments))
+    return _options(build_parser().parse_args(arguments))
+
+
+def parse_for_start(arguments: Sequence[str]) -> Options:
+    """Reads a command line that is to be started.
+
+    Raises:
+        UsageError: it is wrong.
+    """
+    return _options(build_parser(_Telling).parse_args(arguments))
+
+
+def _options(parsed: argparse.Namespace) -> Options:
+    values = vars(parsed)
     for key in ("gpu_index", "prefill", "decode"):
         values[key] = tuple(values[key])
     return Options(**values)
