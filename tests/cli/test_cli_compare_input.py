@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from cli.vtop_process import Vtop
+from vtop.compare.record import load_record, new_record, save_record
+from vtop.load.progress import LoadRequest
+from vtop.results.comparison import CompareRequest
 
 
 @pytest.mark.parametrize(
@@ -80,3 +83,16 @@ def test_a_load_of_ones_own_is_run_and_recorded_and_its_command_repeats_it(
     saved = json.loads(vtop("report", found["run_id"], "--format", "json").out)
     assert {run["output_tokens"] for run in saved["runs"]} == {32}
     assert f"--workload file --rate 20 --file {prompts}" in saved["repeat_command"]
+
+
+def test_a_comparison_is_not_gone_on_with_while_its_file_is_away(vtop: Vtop, tmp_path: Path) -> None:
+    """Its runs would be counted as failed, and could not be made when the file is back."""
+    request = CompareRequest(
+        ("baseline", "awq"), simulated=True, load=LoadRequest(workload="file", file=str(tmp_path / "away.jsonl"))
+    )
+    record = new_record(request, "interleaved", 1.0, vtop.directory("RUNS"))
+    save_record(record)
+    done = vtop("compare", "--resume", record.run_id, code=None)
+    assert done.code == 2
+    assert f"cannot read {tmp_path / 'away.jsonl'}" in done.err
+    assert {step.state for step in load_record(Path(record.directory)).steps} == {"waiting"}

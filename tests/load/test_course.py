@@ -60,6 +60,23 @@ async def test_steps_go_on_in_the_file_and_say_when_it_had_to_begin_again(
     assert any("6 prompts were too few for all steps" in words for words in result.warnings)
 
 
+async def test_each_step_of_a_ladder_over_a_file_has_the_number_of_requests_that_was_asked_for(
+    mock_server: StartMock, tmp_path: Path
+) -> None:
+    """Without a time and a number it would never end."""
+    server = mock_server(*FAST)
+    file = prompts_file(tmp_path, 30)
+    result = await run(server, workload="ladder", file=file, requests=5, concurrency=2, warmup=0)
+    assert [(step.concurrency, step.requests) for step in result.steps] == [(1, 5), (2, 5)]
+
+
+async def test_a_file_with_fewer_prompts_than_were_asked_for_is_said(mock_server: StartMock, tmp_path: Path) -> None:
+    server = mock_server(*FAST)
+    result = await run(server, workload="file", file=prompts_file(tmp_path, 3), requests=5, warmup=0)
+    assert result.requests == 3
+    assert "the file holds 3 of the 5 requests asked for" in result.warnings
+
+
 async def test_a_file_that_is_long_enough_is_sent_once(mock_server: StartMock, tmp_path: Path) -> None:
     server = mock_server(*FAST)
     result = await run(

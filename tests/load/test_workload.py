@@ -236,6 +236,12 @@ def test_a_burst_is_refused_where_a_rate_is_sought(wishes: dict[str, Any]) -> No
         shape_of(arrival="burst", requests=50, **wishes)
 
 
+def test_a_ladder_at_a_rate_is_refused() -> None:
+    """Its steps would differ in nothing, and its plateau would be the rate."""
+    with pytest.raises(UsageError, match="a rate sends by the clock"):
+        shape_of(workload="ladder", rate=5.0)
+
+
 @pytest.mark.parametrize("name", ["label", "file"])
 def test_words_that_no_saved_run_could_hold_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} is not UTF-8: 'a.udcff'"):

@@ -124,7 +124,8 @@ class Course:
             step = replace(
                 shape,
                 concurrency=concurrency,
-                requests=None if shape.file_prompts else shape.requests,
+                # The shape has as many as the file holds; a step has as many as were asked for, else it ends by time.
+                requests=self._request.requests if shape.file_prompts else shape.requests,
                 warmup=min(shape.warmup, concurrency),
             )
             measured = await self._stage(step, f"{concurrency} at once")

@@ -31,7 +31,7 @@ from vtop.load.stage import Driver, LocalDriver, PromptSource
 from vtop.load.stats import RequestRecord
 from vtop.load.undisturbed import undisturbed
 from vtop.load.words import WordSource
-from vtop.load.workload import Prompt, Shape, resolve, settled
+from vtop.load.workload import Prompt, Shape, find_workload, resolve, settled
 from vtop.results import store
 from vtop.secrets import resolve as resolve_key
 
@@ -138,6 +138,10 @@ class Worker:
         if request.file:
             shape, file_prompts = files.open_file(shape)
             self._file_digest = files.digest_of(request.file)
+            if request.requests is not None and request.requests > shape.file_prompts and not _goes_round(shape):
+                self._notes.append(
+                    f"the file holds {shape.file_prompts:,} of the {request.requests:,} requests asked for"
+                )
         course = self._course = Course(request, shape, self._stage, self._add_step)
         course.check()
         preflight.ensure_files(shape.streams)
@@ -339,6 +343,11 @@ class Worker:
                 return await self._context
         except TimeoutError:
             return {}
+
+
+def _goes_round(shape: Shape) -> bool:
+    """Whether the steps of this load begin the file again at its end, and say so themselves."""
+    return find_workload(shape.workload).ladder
 
 
 def _shape_hash(shape: Shape, model: str, file_digest: str) -> str:

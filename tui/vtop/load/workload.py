@@ -362,6 +362,11 @@ def resolve(request: LoadRequest) -> Shape:
     duration = request.duration_s if request.duration_s is not None else (None if requests else workload.duration_s)
     if request.arrival not in (None, "burst"):
         raise UsageError(f"there is no arrival {request.arrival!r}", "Choose burst, or leave it out.")
+    if workload.ladder and request.rate is not None:
+        raise UsageError(
+            "a ladder climbs by requests at once, and a rate sends by the clock",
+            "Leave --rate out; --search finds the highest rate that holds.",
+        )
     burst = request.arrival == "burst"
     if burst and (request.search or workload.ladder or workload.rate_share is not None):
         what = "search" if request.search else workload.name

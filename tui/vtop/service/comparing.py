@@ -80,7 +80,11 @@ class Comparisons:
         """Goes on with one that was cut."""
         self._must_be_idle()
         directory = store.run_directory(run_id)
-        request = load_record(directory).request
+        record = load_record(directory)
+        request = record.request
+        if any(step.state not in ("done", "failed") for step in record.steps):
+            # A run that cannot be made any more would count as failed, and could not be gone on with.
+            await self._check(request)
         return await self._run(request, lambda runner: runner.resume(directory))
 
     async def _run(self, request: CompareRequest, begin: Callable[[CompareRunner], str]) -> str:
