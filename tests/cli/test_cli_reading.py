@@ -166,3 +166,13 @@ def test_doctor_goes_on_where_a_folder_cannot_be_made(
     assert "ok      presets" in said
     assert "MISSING folders: cannot make the folder" in said
     assert "MISSING leftovers: not looked for" in said
+
+
+def test_a_terminal_without_utf_8_gets_all_of_the_text(vtop: Vtop) -> None:
+    vtop.env["PYTHONIOENCODING"] = "ascii"
+    shown = vtop("fit", "baseline", "--gpu", "H100")
+    assert shown.code == 0, shown.err
+    assert "Traceback" not in shown.err
+    assert "CPU or edge" in shown.out.splitlines()[-1]
+    told = vtop("fit", "baseline", "--gpu", "H100", "--json")
+    assert "\u2192" in json.dumps(told.json(), ensure_ascii=False), "an arrow is an arrow in JSON"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import math
 import os
 import sys
@@ -304,6 +305,9 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point: no traceback for what people can cause, exit codes as documented."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that is not UTF-8 shows ? for a letter that it lacks; the text goes on.
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = run(argv)
         sys.stdout.flush()

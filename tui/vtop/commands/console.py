@@ -76,8 +76,9 @@ def finite(value: Any) -> Any:
 
 
 def say_json(value: Any) -> None:
-    """JSON to standard output: unknown is null, never NaN."""
-    say(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    """JSON to standard output: unknown is null, never NaN; letters are escapes where the output is not UTF-8."""
+    plain = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
+    say(json.dumps(finite(value), indent=2, ensure_ascii=plain, allow_nan=False))
 
 
 def confirmed(question: str, yes: bool) -> bool:
