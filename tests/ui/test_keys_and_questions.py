@@ -464,3 +464,13 @@ async def test_a_prompt_of_several_lines_is_pasted_whole() -> None:
         line.post_message(Paste("first line\nsecond line\r\nthird"))
         await settle(pilot)
         assert line.value == "first line second line third"
+
+
+@pytest.mark.parametrize(
+    ("now", "key", "then"), [(10.0, "plus", 10.0), (1.5, "plus", 2.0), (1.5, "minus", 1.0), (0.1, "minus", 0.1)]
+)
+async def test_plus_never_paints_less_often(now: float, key: str, then: float) -> None:
+    """From a rate of one's own settings it went to the nearest of the list: from 10 a second to 4."""
+    async with running(FakeService(snapshot(ready())), DisplaySettings(paint_hz=now)) as (app, press, _):
+        await press(key)
+        assert app.view.paint_hz == then

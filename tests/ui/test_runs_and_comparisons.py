@@ -9,6 +9,7 @@ from ui.fake_service import FakeService, failed, ready, snapshot
 from ui.looks import comparing, comparison, settle, with_everything
 from ui.pressing import notices, running
 from vtop.presets import Preset, ServerSpec
+from vtop.ui.listing import Picker
 from vtop.ui.screens.compare import CompareScreen
 from vtop.ui.screens.comparison import ComparisonScreen
 from vtop.ui.screens.confirm import ConfirmScreen
@@ -35,7 +36,7 @@ async def test_runs_open_export_delete_and_come_back() -> None:
         assert ("restore_run", "r4") in service.calls
         assert [run.run_id for run in service.run_list].count("r4") == 1
         await press("D")
-        await press("down", "enter")
+        await press("enter")
         assert isinstance(app.screen, ResultScreen)
         await press("o")
         assert "/runs/r2/report.html" in notices(app)
@@ -48,6 +49,17 @@ async def test_a_deleted_run_comes_back_after_the_list_was_left() -> None:
         assert "u Undo" in app.screen.query_one("#footer").lines[0].text  # type: ignore[attr-defined]
         await press("u")
         assert ("restore_run", "r4") in service.calls
+
+
+async def test_after_a_deletion_the_neighbour_is_chosen() -> None:
+    """It was the first of the list, so that a second `D` deleted the newest run."""
+    service = with_everything(FakeService(snapshot(ready())))
+    names = [run.run_id for run in service.run_list]
+    async with running(service) as (app, press, _):
+        await press("r", "down", "D")
+        assert app.screen.query_one("#list", Picker).chosen == names[2]
+        await press("end", "D")
+        assert app.screen.query_one("#list", Picker).chosen == service.run_list[-1].run_id
 
 
 async def test_two_marked_runs_are_laid_side_by_side() -> None:

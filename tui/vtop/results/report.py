@@ -64,7 +64,9 @@ def write_report(subjects: Sequence[Subject], form: str, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         store.write_atomically(path, text.encode())
     except OSError as error:
-        raise VtopError(f"cannot write {path}: {error.strerror}", "Give another file with -o.") from error
+        raise VtopError(
+            f"cannot write {path}: {error.strerror}", "`vtop report RUN -o FILE` writes it elsewhere."
+        ) from error
     return path
 
 

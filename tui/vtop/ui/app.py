@@ -308,10 +308,10 @@ class VtopApp(App[int]):
             self.bell()
 
     def set_paint_rate(self, by: int) -> None:
-        """Steps through the paint rates."""
-        rates = PAINT_RATES_HZ
-        nearest = min(range(len(rates)), key=lambda i: abs(rates[i] - self.view.paint_hz))
-        self.view.paint_hz = rates[max(0, min(len(rates) - 1, nearest + by))]
+        """The next paint rate above (1) or below (-1); beyond the last one it stays as it is."""
+        now = self.view.paint_hz
+        further = [rate for rate in PAINT_RATES_HZ[::by] if (rate - now) * by > 0]
+        self.view.paint_hz = further[0] if further else now
         if self._painter is not None:
             self._painter.stop()
         self._painter = self.set_interval(1 / self.view.paint_hz, self.tick)

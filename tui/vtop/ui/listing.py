@@ -155,11 +155,16 @@ class Picker(Canvas, can_focus=True):
         self._top = 0
 
     def fill(self, items: Sequence[tuple[str, Callable[[int], Line]]]) -> None:
-        """New rows, each with its key ("" for a heading) and a function of the width. The choice stays where it can."""
+        """New rows, each with its key ("" for a heading) and a function of the width. The choice stays where it can.
+
+        Where the chosen row is gone, the one that took its place is chosen: what is deleted next is its neighbour.
+        """
+        before = self.keys
+        at = before.index(self.chosen) if self.chosen in before else 0
         self._items = list(items)
         keys = self.keys
         if self.chosen not in keys:
-            self.chosen = keys[0] if keys else ""
+            self.chosen = keys[min(at, len(keys) - 1)] if keys else ""
         self.show(self._visible)
 
     @property
