@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vtop.vllm.diagnosis import diagnose
 from vtop.vllm.logtext import LONGEST_LINE, messages, parse, plain, redrawn, visible
 
 DATA = Path(__file__).parent / "data"
@@ -86,3 +88,15 @@ def test_what_follows_a_bar_in_the_same_line_is_a_message_of_its_own() -> None:
         "bar 2",
         "(APIServer pid=4100) TimeoutError: late",
     ]
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["vllm-1  | ", "[pod/vllm-0/vllm] ", "Nov  3 10:00:00 host vllm[123]: ", "2026-01-01T00:00:00.000000000Z ",
+     "vllm-1  | 2026-01-01T00:00:00.5+01:00 "],
+)  # fmt: skip
+@pytest.mark.parametrize("log", sorted(DATA.glob("*-0.32.log")), ids=lambda log: log.stem)
+def test_what_a_collector_puts_before_every_line_changes_no_diagnosis(before: str, log: Path) -> None:
+    """Without its level a warning would pass for the cause."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    assert diagnose([before + line for line in lines]) == diagnose(lines)

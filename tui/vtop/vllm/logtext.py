@@ -23,6 +23,21 @@ _HEADER = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]+ [\d:.,]+ \[?([
 _UVICORN = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):[ ]+")
 
 
+_COLLECTORS = tuple(
+    map(
+        re.compile,
+        (
+            r"[\w.-]+ +\| ?",  # docker compose logs
+            r"\[pod/[^\]\s]+\] ?",  # kubectl logs --prefix
+            r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w@./-]+(?:\[\d+\])?: ?",  # journalctl
+            r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d) ?",  # docker logs -t, kubectl --timestamps
+        ),
+    )
+)
+"""What collects logs puts this before every line; the last may stand behind one of the others."""
+_NEARLY_ALL = 0.9
+
+
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """One message of the log."""
@@ -78,7 +93,8 @@ def parse(raw: str, number: int = 0) -> LogLine:
 
 def messages(lines: Iterable[str]) -> Iterator[LogLine]:
     """Every message of a whole log; redrawn bars give one each, lines that a terminal cut are joined again."""
-    states = [(number, state) for number, raw in enumerate(lines, 1) for state in redrawn(raw[:LONGEST_LINE])]
+    lines = _without_collector([raw[:LONGEST_LINE] for raw in lines])
+    states = [(number, state) for number, raw in enumerate(lines, 1) for state in redrawn(raw)]
     width = _terminal_width([state for _, state in states])
     held: tuple[int, str] | None = None
     for number, state in states:
@@ -94,6 +110,15 @@ def messages(lines: Iterable[str]) -> Iterator[LogLine]:
             held = None
     if held is not None:
         yield parse(held[1], held[0])
+
+
+def _without_collector(lines: list[str]) -> list[str]:
+    """The lines as vLLM wrote them, where something that collects logs has put a name or a time before nearly all."""
+    for pattern in _COLLECTORS:
+        written = [line for line in lines if line.strip()]
+        if written and sum(pattern.match(line) is not None for line in written) >= _NEARLY_ALL * len(written):
+            lines = [pattern.sub("", line, count=1) if pattern.match(line) else line for line in lines]
+    return lines
 
 
 def _last_row(joined: str, width: int) -> str:
