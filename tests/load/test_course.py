@@ -60,6 +60,19 @@ async def test_steps_go_on_in_the_file_and_say_when_it_had_to_begin_again(
     assert any("6 prompts were too few for all steps" in words for words in result.warnings)
 
 
+async def test_a_conversation_is_one_prompt_of_the_file_however_many_turns_it_has(
+    mock_server: StartMock, tmp_path: Path
+) -> None:
+    server = mock_server(*FAST)
+    file = tmp_path / "talks.jsonl"
+    file.write_text("".join(json.dumps({"turns": [f"measured {n}", "and?", "and?"]}) + "\n" for n in range(12)))
+    result = await run(server, workload="ladder", file=str(file), requests=4, concurrency=3, warmup=0)
+    assert len(result.steps) >= 2
+    assert {step.requests for step in result.steps} == {12}
+    assert set(Counter(measured_prompts(server)).values()) == {3}, "each was begun once, and went on twice"
+    assert not any("too few for all steps" in words for words in result.warnings)
+
+
 async def test_each_step_of_a_ladder_over_a_file_has_the_number_of_requests_that_was_asked_for(
     mock_server: StartMock, tmp_path: Path
 ) -> None:

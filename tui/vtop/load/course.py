@@ -83,7 +83,7 @@ class Course:
 
     async def _stage(self, shape: Shape, phase: str) -> Measured:
         measured = await self._run_stage(replace(shape, skip=self._sent), phase)
-        self._sent += 1 + max((record.index for record in measured.records), default=-1)
+        self._sent += 1 + max((record.place for record in measured.records), default=-1)
         if shape.file_prompts and self._sent > shape.file_prompts and not self.notes:
             self.notes.append(
                 f"the file's {shape.file_prompts:,} prompts were too few for all steps: some were sent again, "

@@ -77,6 +77,7 @@ class Stage:
         self._waiting: deque[Order] = deque()
         self._exhausted = False
         self._next_index = 0
+        self._next_place = 0
         self._stopping = False
         self._finished: asyncio.Event = asyncio.Event()
         self._ends_s: float | None = None
@@ -102,14 +103,14 @@ class Stage:
             many = min(_PREPARED, 4 * (shape.concurrency or 64))
         self._refill(many)
 
-    def _order(self, index: int, prompt: Prompt, *, counted: bool) -> Order:
+    def _order(self, index: int, prompt: Prompt, *, counted: bool, place: int = 0) -> Order:
         payload = self._target.request_bytes(
             "POST",
             self._path,
             body(prompt, self._shape, self._model, running_usage=self._running_usage),
             self._api_key,
         )
-        return Order(index, prompt, payload, counted)
+        return Order(index, prompt, payload, counted, place=place)
 
     def _refill(self, many: int) -> None:
         shape = self._shape
@@ -122,12 +123,12 @@ class Stage:
             if prompt is None:
                 self._exhausted = True
                 break
-            index = self._next_index
-            self._next_index += 1
+            index, place = self._next_index, self._next_place
+            self._next_index, self._next_place = index + 1, place + 1
             if shape.trace:
                 self._trace_s.append(prompt.at_s or 0.0)
             if index % self._shards == self._shard:
-                self._orders.append(self._order(index, prompt, counted=True))
+                self._orders.append(self._order(index, prompt, counted=True, place=place))
                 added += 1
 
     # The run
@@ -364,7 +365,7 @@ class Stage:
         # Of the next numbers, one for each process, this one's: no two requests of a test have the same.
         index = self._next_index + (self._shard - self._next_index) % self._shards
         self._next_index += self._shards
-        self._send(self._order(index, prompt, counted=True))
+        self._send(self._order(index, prompt, counted=True, place=order.place))
 
     def _check_finished(self) -> None:
         if self._active or self._waiting:

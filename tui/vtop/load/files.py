@@ -12,7 +12,7 @@ from typing import Any
 
 from vtop.errors import UsageError
 from vtop.load.warmup import ANY_IDS
-from vtop.load.workload import Prompt, Shape, chat_message
+from vtop.load.workload import Prompt, Shape, chat_message, find_workload
 
 BLOCK_TOKENS = 512
 """Tokens that one `hash_ids` entry of a Mooncake trace stands for."""
@@ -29,7 +29,8 @@ def open_file(shape: Shape) -> tuple[Shape, list[Prompt]]:
     count = min(shape.requests or len(prompts), len(prompts))
     timed = all(prompt.at_s is not None for prompt in prompts)
     trace = timed and shape.rate is None and not shape.burst
-    kept = prompts[:count]
+    # The number is that of a step where there are several, and each goes on in the file.
+    kept = prompts if find_workload(shape.workload).ladder else prompts[:count]
     if trace:
         origin = min(prompt.at_s or 0.0 for prompt in kept)
         kept = sorted((replace(p, at_s=(p.at_s or 0.0) - origin) for p in kept), key=lambda p: p.at_s or 0.0)

@@ -23,6 +23,8 @@ class Order:
     payload: bytes
     counted: bool
     scheduled_s: float | None = None
+    place: int = 0
+    """Of its prompt among those of the stage."""
 
 
 def may_be_done(exchange: Exchange, now: float) -> bool:
@@ -53,6 +55,7 @@ def record_of(exchange: Exchange, order: Order) -> RequestRecord:
     """Reads an exchange that has ended."""
     record = RequestRecord(
         index=order.index,
+        place=order.place,
         sent_s=exchange.sent_s,
         ended_s=exchange.ended_s,
         scheduled_s=order.scheduled_s,

@@ -26,6 +26,8 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One request of a test. Times are seconds; absolute ones on the machine's monotonic clock."""
 
     index: int
+    place: int = 0
+    """Of its prompt among those of the stage; the turns of a conversation have the same."""
     sent_s: float
     ended_s: float
     ok: bool = False
