@@ -425,3 +425,14 @@ def test_a_chart_without_room_does_not_say_that_nothing_was_measured(chart: int)
     server = ready()
     assert [line.text.strip() for line in empty_chart(server, chart, 80, 3)] == ["", "no room for the chart here"]
     assert "runs a load test" in "".join(line.text for line in empty_chart(server, chart, 80, 12))
+
+
+def test_a_value_far_below_the_axis_is_drawn_on_it_and_not_walked_to() -> None:
+    """A latency may be negative where clocks were set back; drawn as it is, plotext took minutes and gigabytes."""
+
+    def drawn(low: float) -> list[str]:
+        run = [Bin(1.0, 1e-6, 1e-6), Bin(5.0, low, 1e-6)]
+        spec = ChartSpec(40, 8, (trace([run], "ttft"),), 0.0, 10.0, 1e-6, (), ())
+        return [row.text for row in draw_chart(spec, UNICODE)]
+
+    assert drawn(-1e-3) == drawn(0.0)

@@ -109,7 +109,10 @@ def _marker(item: Trace, glyphs: Glyphs) -> str:
 
 
 def _points(run: Sequence[Bin], spec: ChartSpec) -> tuple[list[float], list[float]]:
-    """Both ends of each bin, in the order that joins neighbours; values above the top edge are drawn on it."""
+    """Both ends of each bin, in the order that joins neighbours; values beyond an edge are drawn on it.
+
+    plotext would draw a line far beyond the edges point by point, for minutes.
+    """
     xs: list[float] = []
     ys: list[float] = []
     for item in run:
@@ -125,7 +128,7 @@ def _points(run: Sequence[Bin], spec: ChartSpec) -> tuple[list[float], list[floa
         )
         for value in ends if item.low != item.high else ends[:1]:
             xs.append(item.x)
-            ys.append(min(value, spec.y_top))
+            ys.append(min(max(value, 0.0), spec.y_top))
     return xs, ys
 
 
