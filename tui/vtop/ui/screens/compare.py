@@ -108,15 +108,10 @@ class CompareScreen(Page):
     def paint_body(self, snapshot: Snapshot) -> None:
         """The form or the progress."""
         progress = self.vtop.service.compare_progress()
-        if progress is not None and progress.state == "running" and self._form and self._started(progress):
-            self._show_form(False)
         if self._form:
             self._fill_form()
         elif progress is not None:
             self._fill_progress(progress)
-
-    def _started(self, progress: CompareProgress) -> bool:
-        return progress.request == self._planned
 
     # The form.
 
