@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -217,8 +218,11 @@ def test_a_running_server_is_known_by_its_command_line(tmp_path: Path) -> None:
     code = "import time; time.sleep(60)"
     process = subprocess.Popen([str(tmp_path / "bin" / "python"), "-c", code], executable=sys.executable)
     try:
-        found = describe_running(process.pid)
-        assert found is not None and found.version == "0.32.0"
+        end = time.monotonic() + 20
+        # For a moment after the start the kernel has no command line yet.
+        while (found := describe_running(process.pid)) is None:
+            assert time.monotonic() < end
+        assert found.version == "0.32.0"
     finally:
         process.kill()
         process.wait()
