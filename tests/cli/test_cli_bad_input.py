@@ -151,3 +151,10 @@ def test_a_reader_that_goes_away_is_no_error_of_ours(vtop: Vtop) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     assert process.wait(60) in {0, 1}
+
+
+@pytest.mark.parametrize("words", [("load", "demo", "--url"), ("fit",)])
+def test_a_password_in_an_address_is_not_repeated_by_an_error(vtop: Vtop, words: tuple[str, ...]) -> None:
+    said = vtop.fails(1, *words, "http://me:hunter2@127.0.0.1:1")
+    assert "http://127.0.0.1:1" in said
+    assert "hunter2" not in said

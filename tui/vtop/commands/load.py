@@ -82,23 +82,26 @@ async def first_model(url: str, api_key: str | None, ca_file: str | None) -> str
     Raises:
         VtopError: no answer, a key is needed, or what answers is no OpenAI-compatible server.
     """
+    shown = secrets.without_user(url)
     headers = {"Authorization": f"Bearer {key}"} if (key := secrets.resolve(api_key)) else {}
     try:
         async with httpx.AsyncClient(timeout=10, verify=ca_file or True) as client:
             answer = await client.get(f"{url.rstrip('/')}/v1/models", headers=headers)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise UsageError(f"{url} is not an address: {error}", "Write it like http://127.0.0.1:8000.") from error
+        raise UsageError(f"{shown} is not an address: {error}", "Write it like http://127.0.0.1:8000.") from error
     except (httpx.HTTPError, OSError) as error:
         raise VtopError(
-            f"no answer from {url}: {error or type(error).__name__}", "Is the server up? Is the port right?"
+            f"no answer from {shown}: {error or type(error).__name__}", "Is the server up? Is the port right?"
         ) from error
     if answer.status_code in {401, 403}:
-        raise VtopError(f"{url} needs an API key (HTTP {answer.status_code})", "Give --api-key env:NAME or file:PATH.")
+        raise VtopError(
+            f"{shown} needs an API key (HTTP {answer.status_code})", "Give --api-key env:NAME or file:PATH."
+        )
     try:
         return str(answer.json()["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise VtopError(
-            f"{url} is not an OpenAI-compatible server: /v1/models answered HTTP {answer.status_code}",
+            f"{shown} is not an OpenAI-compatible server: /v1/models answered HTTP {answer.status_code}",
             "Give the base address, without /v1, or name the model with --model.",
         ) from error
 

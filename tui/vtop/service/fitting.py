@@ -13,6 +13,7 @@ from vtop.errors import VtopError
 from vtop.fit import fit
 from vtop.hardware import Card
 from vtop.known_models import find_shape
+from vtop.secrets import without_user
 from vtop.servers.readiness import authorization
 from vtop.service.launching import Launch
 from vtop.telemetry.scrape import Poller, ServerAccess
@@ -38,25 +39,26 @@ async def ask_server(url: str) -> Served:
         VtopError: it does not answer, or the shape of its model is not known.
     """
     url, key = url.rstrip("/"), os.environ.get("VLLM_API_KEY") or None
+    shown = without_user(url)
     try:
         async with httpx.AsyncClient(timeout=ASK_WITHIN_S) as client:
             response = await client.get(f"{url}/v1/models", headers=authorization(key))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise VtopError(
-            f"{url} does not answer: {type(error).__name__}", "Check the address and that it runs."
+            f"{shown} does not answer: {type(error).__name__}", "Check the address and that it runs."
         ) from error
     if response.status_code in (401, 403):
-        raise VtopError(f"{url} wants an API key", "Set VLLM_API_KEY, or name the model instead.")
+        raise VtopError(f"{shown} wants an API key", "Set VLLM_API_KEY, or name the model instead.")
     try:
         entry = response.json()["data"][0]
         names = [str(entry[key]) for key in ("root", "id") if entry.get(key)]
         length = entry.get("max_model_len")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        raise VtopError(f"{url}/v1/models is not what vLLM answers", "Name the model instead.") from None
+        raise VtopError(f"{shown}/v1/models is not what vLLM answers", "Name the model instead.") from None
     model = next((name for name in names if find_shape(name) is not None), None)
     if model is None:
         raise VtopError(
-            f"the shape of {' or '.join(names) or 'its model'}, which {url} serves, is not known",
+            f"the shape of {' or '.join(names) or 'its model'}, which {shown} serves, is not known",
             "Give a folder with its config.json.",
         )
     poller = Poller(url, SystemClock(), 10.0, ServerAccess("env:VLLM_API_KEY" if key else None))
