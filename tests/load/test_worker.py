@@ -233,6 +233,7 @@ async def test_one_test_at_a_time(mock_server: StartMock) -> None:
         ({"url": "ftp://x"}, "not an http or https address"),
         ({"url": "http://127.0.0.1:1"}, "nothing listens on 127.0.0.1:1"),
         ({"search": True}, "needs limits"),
+        ({"search": True, "slo_ttft_s": 1.0, "requests": 9}, "a number of requests has no place"),
     ],
 )
 async def test_what_cannot_run_says_why_and_leaves_no_run(

@@ -44,12 +44,18 @@ class Course:
         """Refuses a course that cannot be run, before anything is sent.
 
         Raises:
-            UsageError: a search without limits, or a timed trace where vtop is to choose the times.
+            UsageError: a search without limits or with a number of requests, or a timed trace where vtop is to choose
+                the times.
         """
         request = self._request
         limits = (request.slo_ttft_s, request.slo_tpot_s, request.slo_e2e_s)
         if request.search and all(limit is None for limit in limits):
             raise UsageError("a search needs limits to hold", "Give --slo-ttft or --slo-tpot, in seconds.")
+        if request.search and request.requests is not None:
+            raise UsageError(
+                "a search sends each rate for a time, so a number of requests has no place in it",
+                "Leave -n out; --duration says how long each rate is sent.",
+            )
         if self._shape.trace and (request.search or self._workload.ladder or self._workload.rate_share is not None):
             what = "search" if request.search else self._workload.name
             raise UsageError(
