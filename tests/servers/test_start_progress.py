@@ -33,6 +33,12 @@ def server(tmp_path: Path, clock: FakeClock, log: str, started_wall_s: float) ->
     folder = StateFolder(tmp_path / "one")
     folder.create()
     folder.log_path.write_text(log)
+    return adopted(tmp_path, clock, started_wall_s)
+
+
+def adopted(tmp_path: Path, clock: FakeClock, started_wall_s: float) -> ManagedServer:
+    """A start under way as a vtop finds it, with the log that is there."""
+    folder = StateFolder(tmp_path / "one")
     command = LaunchCommand(argv=("vllm",), served_name="tiny", host="127.0.0.1", port=8000)
     record = draft_record(folder, "baseline", command, None, started_wall_s)
     record.leader = identify(os.getpid())
@@ -113,6 +119,21 @@ def test_a_bar_that_redraws_itself_in_one_line_is_progress_and_no_silence(tmp_pa
     progress = one.status().progress
     assert progress is not None
     assert (progress.share, progress.silent_s) == (pytest.approx(0.3), 0.0)
+
+
+def test_a_bar_that_stood_still_before_this_vtop_looked_is_silence(tmp_path: Path) -> None:
+    """Each `vtop status` looks for the first time: the old end of a log must not pass for news."""
+    folder = tmp_path / "one"
+    folder.mkdir()
+    log = "\rmodel.safetensors:  30%|#    | 3.00G/10.0G [16:40<2:30:00, 1.0MB/s]"
+    clock = FakeClock(wall=1_003_600.0)
+    (folder / "server.log").write_text(log)
+    os.utime(folder / "server.log", (1_000_100.0, 1_000_100.0))
+    one = adopted(tmp_path, clock, 1_000_000.0)
+    one.read_log()
+    progress = one.status().progress
+    assert progress is not None
+    assert (progress.phase, progress.share, progress.silent_s) == ("download", pytest.approx(0.3), 3500.0)
 
 
 class SteppedClock(FakeClock):

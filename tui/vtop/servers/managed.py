@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets as random_names
 import time
@@ -138,6 +139,12 @@ class ManagedServer:
                 if (stamp := stamp_of(line, self.record.started_wall_s)) is not None:
                     self._replay.set_to_wall(stamp)
                 self._tracker.feed(line)
+        if rest := self._tail.rest():
+            # It was written when the file last was: one that stands still for hours must not look alive again.
+            with contextlib.suppress(OSError):
+                self._replay.set_to_wall(self.folder.log_path.stat().st_mtime)
+            self._seen_rest = rest
+            self._tracker.feed_unfinished(rest)
 
     def read_log(self) -> None:
         """Takes in the lines of the start that came since the last look."""
