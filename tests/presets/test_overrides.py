@@ -190,3 +190,12 @@ def test_bytes_that_are_no_text_are_refused_before_anything_starts(key: str) -> 
     """Python carries such bytes of an argument as lone surrogates, which no record could be written with."""
     with pytest.raises(UsageError, match="holds a byte that is no text"):
         changed({key: "a\udcff"})
+
+
+def test_a_table_nested_too_deeply_is_an_error_and_no_crash() -> None:
+    """JSON of such a depth can still be read on some Pythons; whatever walks through it cannot."""
+    for depth in (900, 985, 991, 995, 3000):
+        try:
+            assert isinstance(changed({"args.x": '{"a":' * depth + "1" + "}" * depth}), Preset)
+        except UsageError as error:
+            assert "nested too deeply" in error.what

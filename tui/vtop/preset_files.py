@@ -297,8 +297,11 @@ def _listens_everywhere(host: str) -> bool:
 
 def _check(preset: Preset, where: str) -> None:
     spec = preset.server
-    for field in Preset.__struct_fields__:
-        _check_passable(field, getattr(preset, field), where)
+    try:
+        for field in Preset.__struct_fields__:
+            _check_passable(field, getattr(preset, field), where)
+    except RecursionError as error:
+        raise UsageError(f"{where}: nested too deeply", "Write it with fewer levels.") from error
     for field in ("model", "served_name"):
         _check_model_name(field, getattr(spec, field), where)
     if spec.api_key is not None:
