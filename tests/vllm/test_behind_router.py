@@ -148,6 +148,7 @@ def test_each_half_may_have_flags_of_its_own() -> None:
     prefill, decode, _ = start(disaggregated=pair, max_num_seqs=16)
     seen = [command.argv[command.argv.index("--max-num-seqs") + 1] for command in (prefill, decode)]
     assert seen == ["4", "64"]
+    assert (prefill.max_num_seqs, decode.max_num_seqs) == (4, 64), "what vtop knows is what each is told"
     assert "--enforce-eager" in decode.argv and "--enforce-eager" not in prefill.argv
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from vtop.errors import VtopError
 from vtop.presets import Preset, ServerSpec
+from vtop.vllm.arguments import gpus_needed
 from vtop.vllm.dialect import commands, display, masked_env
 from vtop.vllm.install import Installation
 from vtop.vllm.launch import LaunchCommand
@@ -275,9 +276,12 @@ def test_gpus_are_counted_as_the_presets_own_flags_say() -> None:
     assert not [note for note in two.notes if "GPUs are reserved" in note]
     with pytest.raises(VtopError, match="needs 2 GPUs"):
         one(gpus=("0",), args={"tensor_parallel_size": 2})
+    assert gpus_needed(preset(args={"tensor-parallel-size": -1}).server) == 1, "vLLM itself will refuse it"
 
 
-@pytest.mark.parametrize(("told", "waited_s"), [({}, 1800.0), ("7200", 7200.0), ("60", 1800.0), ("x", 1800.0)])
+@pytest.mark.parametrize(
+    ("told", "waited_s"), [({}, 1800.0), ("7200", 7200.0), ("60", 1800.0), ("x", 1800.0), ("9" * 400, 1800.0)]
+)
 def test_a_start_is_not_given_up_before_the_engines_own_limit(told: Any, waited_s: float) -> None:
     env = {"VLLM_ENGINE_READY_TIMEOUT_S": told} if told else {}
     assert one(env=env).ready_timeout_s == waited_s

@@ -189,7 +189,9 @@ def shutdown_timeout_s(spec: ServerSpec, installation: Installation) -> float:
 
 def gpus_needed(spec: ServerSpec) -> int:
     """GPUs that one server uses."""
-    return math.prod(told(spec, field) or 1 for field in ("tensor_parallel", "pipeline_parallel", "data_parallel"))
+    return math.prod(
+        max(1, told(spec, field) or 1) for field in ("tensor_parallel", "pipeline_parallel", "data_parallel")
+    )
 
 
 def spans_machines(own: Iterable[str]) -> bool:

@@ -8,10 +8,12 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from vtop.errors import VtopError
 from vtop.presets import Disaggregated, Preset, ServerSpec
 from vtop.secrets import looks_secret
-from vtop.vllm.arguments import ArgValue, gpus_needed, server_arguments, shutdown_timeout_s, spans_machines, told
+from vtop.vllm.arguments import gpus_needed, server_arguments, shutdown_timeout_s, spans_machines, told
 from vtop.vllm.disaggregation import shared_folder, transfer_config, transfer_env, transfer_notes
 from vtop.vllm.install import Installation, release
 from vtop.vllm.launch import LaunchCommand
@@ -137,12 +139,11 @@ def _server(
     gpus: tuple[str, ...] | None,
     role: str = "",
     host: str | None = None,
-    own: Mapping[str, ArgValue] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> LaunchCommand:
     """One vLLM server."""
     host = host or spec.host
-    words, more_notes = server_arguments(spec, installation, spec.args if own is None else own)
+    words, more_notes = server_arguments(spec, installation, spec.args)
     place = ["--host", host, "--port", str(port)]
     module = (installation.python, "-m", _MODULE, "--model", spec.model, *place, *words)
     serve = (installation.vllm_command or "vllm", "serve", spec.model, *place, *words)
@@ -186,7 +187,7 @@ def _ready_timeout_s(env: Mapping[str, str]) -> float:
     """vtop does not give a start up before the time that the preset gives the engine is over."""
     try:
         return max(READY_TIMEOUT_S, float(int(env.get("VLLM_ENGINE_READY_TIMEOUT_S", ""))))
-    except ValueError:
+    except (ValueError, OverflowError):
         return READY_TIMEOUT_S
 
 
@@ -213,15 +214,15 @@ def _pair(
     halves = [("prefill", pair.prefill_args)] * pair.prefill + [("decode", pair.decode_args)] * pair.decode
     servers: list[LaunchCommand] = []
     for (role, extra), share in zip(halves, shares, strict=True):
+        transfer = dict(transfer_config(spec, pair, role, installation, name))
         server = _server(
-            spec,
+            msgspec.structs.replace(spec, args={"kv-transfer-config": transfer, **spec.args, **extra}),
             installation,
             notes,
             port=free_port(),
             gpus=share,
             role=role,
             host=_LOOPBACK,
-            own={"kv-transfer-config": transfer_config(spec, pair, role, installation, name), **spec.args, **extra},
             env=transfer_env(pair, free_port),
         )
         if pair.connector == "shared-folder":
