@@ -335,3 +335,13 @@ async def test_an_address_that_this_machine_has_not_is_no_taken_port(
     assert "--set host=127.0.0.1" in refused.value.remedy
     assert os.listdir(root) == []
     assert port_is_free(host, 8000), "a stop must not wait for such a port either"
+
+
+async def test_one_name_asked_for_twice_at_once_starts_once(supervisor: Supervisor) -> None:
+    """As `enter` pressed twice: nothing may come between the look whether the name is free and the start."""
+    told = await asyncio.gather(
+        *(supervisor.start("one", "baseline", [fake("--engine", "")]) for _ in range(3)), return_exceptions=True
+    )
+    refused = [error.what for error in told if isinstance(error, VtopError)]
+    assert refused == ["server one exists already (starting)"] * 2
+    assert (await supervisor.stop("one")).stopped

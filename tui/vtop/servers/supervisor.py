@@ -167,6 +167,9 @@ class Supervisor:
         names = deployment.member_names(name, commands)
         for member, command in zip(names, commands, strict=True):
             check_name(member)
+            await _check_address(command)
+        # From here to the start nothing waits: another start of that name would come between.
+        for member, command in zip(names, commands, strict=True):
             await self._check_free(member, command)
         await self._drop_earlier_members(name, names)
         order = deployment.spawn_order(commands)
@@ -247,12 +250,13 @@ class Supervisor:
 
     async def _forget_together(self, targets: Sequence[ManagedServer], name: str) -> None:
         """Removes all or nothing, with what other vtops did meanwhile in view: one may have started it again."""
+        for server in targets:
+            _check_ended(server, name)  # before its lock, which a stop of our own may hold for long
         async with contextlib.AsyncExitStack() as held:
             for server in targets:
                 await held.enter_async_context(self._locked(server.folder, 2.0))
                 self._registry.take_over(server)
-                if server.state not in ENDED or server.tree.alive():
-                    raise VtopError(f"server {server.name} still has processes", f"Stop it first: vtop stop {name}")
+                _check_ended(server, name)
             for server in targets:
                 self._registry.drop(server.name)
                 server.folder.remove()
@@ -271,11 +275,6 @@ class Supervisor:
             raise VtopError(f"server {name} exists already ({state})", f"vtop stop {name}, or choose another --name")
         if (unusable := self._registry.problem_of(name)) is not None:
             raise VtopError(unusable.what, unusable.remedy)
-        if problem := await asyncio.to_thread(address_problem, command.host):
-            raise VtopError(
-                f"nothing can listen on {command.host}: {problem}",
-                "Name an address of this machine (--set host=127.0.0.1), or all of them (0.0.0.0).",
-            )
         remedy = "Stop it, or choose another port: --set port=auto"
         for server in self._registry.servers.values():
             if server.record.port == command.port and server.state in LIVE:
@@ -488,6 +487,19 @@ class Supervisor:
             status = server.status()
             for callback in list(self._listeners):
                 callback(status)
+
+
+async def _check_address(command: LaunchCommand) -> None:
+    if problem := await asyncio.to_thread(address_problem, command.host):
+        raise VtopError(
+            f"nothing can listen on {command.host}: {problem}",
+            "Name an address of this machine (--set host=127.0.0.1), or all of them (0.0.0.0).",
+        )
+
+
+def _check_ended(server: ManagedServer, name: str) -> None:
+    if server.state not in ENDED or server.tree.alive():
+        raise VtopError(f"server {server.name} still has processes", f"Stop it first: vtop stop {name}")
 
 
 def _keep_previous_log(folder: StateFolder) -> None:
