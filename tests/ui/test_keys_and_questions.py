@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from textual.events import Key, Paste
+from textual.events import Key, Paste, Resize
+from textual.geometry import Size
 from textual.widgets import Input
 from textual.widgets._toast import Toast
 
@@ -474,3 +475,18 @@ async def test_plus_never_paints_less_often(now: float, key: str, then: float) -
     async with running(FakeService(snapshot(ready())), DisplaySettings(paint_hz=now)) as (app, press, _):
         await press(key)
         assert app.view.paint_hz == then
+
+
+async def test_only_a_terminal_that_comes_back_in_its_size_is_painted_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For another size Textual paints by itself; a second time would cost a slow link a whole screen at each step."""
+    async with running(FakeService(snapshot(ready())), size=(80, 24)) as (app, _, pilot):
+        painted: list[bool] = []
+        monkeypatch.setattr(app.screen, "refresh", lambda *_, **__: painted.append(True))
+        for width, again in ((100, False), (100, True), (80, False)):
+            painted.clear()
+            await app.on_event(Resize(Size(width, 24), Size(width, 24)))
+            assert bool(painted) is again, width
+        monkeypatch.undo()
+        await settle(pilot)

@@ -10,6 +10,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.events import Event, Key, Resize
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.timer import Timer
 
@@ -103,6 +104,7 @@ class VtopApp(App[int]):
         """What `l` runs; the last choice made with `L`."""
         self.deleted_runs: list[str] = []
         """Runs that were deleted from the screen, the last at the end: `u` brings them back."""
+        self._terminal_size: Size | None = None
         self.calls = Calls(self.report)
         self.deeds = Deeds(self)
         self.left_running: tuple[tuple[str, str], ...] = ()
@@ -172,9 +174,11 @@ class VtopApp(App[int]):
             if self.demo is not None:
                 self.demo.take_over()
         await super().on_event(event)
-        if isinstance(event, Resize) and self._painter is not None:
-            # `fg` brings the same size and a terminal without a picture; Textual paints only for another size.
-            self.screen.refresh()
+        if isinstance(event, Resize):
+            if self._painter is not None and event.size == self._terminal_size:
+                # `fg` brings the same size and a terminal without a picture; Textual paints only for another size.
+                self.screen.refresh()
+            self._terminal_size = event.size
 
     async def on_unmount(self) -> None:
         """Lets go of the service; a hung one is left behind, its servers live on either way."""
