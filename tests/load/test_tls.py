@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from load_helpers import Replay
 
-from vtop.errors import VtopError
+from vtop.errors import UsageError, VtopError
 from vtop.load.client import Target
 from vtop.load.progress import LoadRequest
 from vtop.load.stage import LocalDriver, PromptSource
@@ -77,3 +77,10 @@ async def test_load_over_tls_with_a_private_authority(certificate: tuple[Path, P
 async def test_an_untrusted_certificate_is_said_before_the_start(certificate: tuple[Path, Path]) -> None:
     with pytest.raises(VtopError, match="certificate is not trusted"):
         await _send(certificate, None)
+
+
+@pytest.mark.parametrize("url", ["http://me:hidden@127.0.0.1:99999", "ftp://me:hidden@127.0.0.1", "me:hidden@host:1"])
+def test_a_refused_address_does_not_repeat_its_password(url: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Target.from_url(url)
+    assert "hidden" not in str(error.value)

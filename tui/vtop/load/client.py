@@ -21,6 +21,7 @@ import httptools
 from vtop.errors import UsageError, VtopError
 from vtop.load.answer import error_words
 from vtop.load.pacing import Pacing
+from vtop.secrets import without_user
 
 MAX_ERROR_BODY_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0
@@ -50,9 +51,9 @@ class Target:
         try:
             port = parts.port
         except ValueError:
-            raise UsageError(f"{url!r} has an impossible port", "Write http://HOST:PORT.") from None
+            raise UsageError(f"{without_user(url)!r} has an impossible port", "Write http://HOST:PORT.") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url!r} is not an http or https address", "Write http://HOST:PORT.")
+            raise UsageError(f"{without_user(url)!r} is not an http or https address", "Write http://HOST:PORT.")
         if parts.username or parts.password:
             raise UsageError("the address carries a user or password", "Give the key with --api-key env:NAME instead.")
         tls = None
