@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from load_helpers import MockProcess, StartMock, run_stage
 from vtop.load import engine, outcome
 from vtop.load.progress import LoadRequest
 from vtop.load.runner import LoadRunner
+from vtop.load.stage import LocalDriver
 from vtop.load.stats import RequestRecord, concurrency_steps
 from vtop.results import store
 
@@ -51,7 +53,7 @@ async def test_processes_send_no_prompt_of_each_other_in_the_steps_of_a_ladder(m
     server = mock_server(*FAST)
     await sent(server, workload="ladder", concurrency=7, duration_s=0.5, prompt_tokens=30, processes=3)
     texts = [body["messages"][0]["content"] for body in server.seen()["bodies"]]
-    assert len(texts) > 20
+    assert len(texts) > 3, "more than one step was sent"
     assert len(set(texts)) == len(texts)
 
 
@@ -64,9 +66,15 @@ async def test_the_schedule_has_one_origin_for_all_processes_whoever_warms_up_lo
 
 
 async def test_processes_share_the_cap_of_an_open_loop_without_a_rest(mock_server: StartMock) -> None:
-    slow = mock_server("--first", "1.0", "--step", "0.002")
-    rows = await sent(slow, arrival="burst", requests=9, concurrency=5, processes=2)
-    assert max(level for _, level in concurrency_steps((row["sent_s"], row["ended_s"]) for row in rows)) == 5
+    rows = await sent(mock_server(*FAST), arrival="burst", requests=9, concurrency=5, processes=2)
+    levels = [
+        max(
+            level
+            for _, level in concurrency_steps((r["sent_s"], r["ended_s"]) for r in rows if r["index"] % 2 == shard)
+        )
+        for shard in range(2)
+    ]
+    assert levels == [3, 2]
 
 
 async def test_no_two_requests_of_conversations_have_one_number(mock_server: StartMock, tmp_path: Path) -> None:
@@ -86,6 +94,27 @@ async def test_streams_start_over_the_ramp_after_the_warm_up(mock_server: StartM
     assert max(record.ended_s for record in driver.warmup_records) <= starts[0]
     # A timer may ring late, never early.
     assert all(start - starts[0] >= 0.2 * n - 0.01 for n, start in enumerate(starts))
+
+
+async def test_a_stop_does_not_wait_for_a_warm_up_that_nobody_counts(
+    mock_server: StartMock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STOP_WITHIN_S", 60.0)
+    server = mock_server("--first", "60")
+
+    def stop_while_it_warms_up(driver: LocalDriver) -> None:
+        def look() -> None:
+            if driver.in_flight:
+                driver.stop()
+            else:
+                asyncio.get_running_loop().call_later(0.01, look)
+
+        look()
+
+    work = run_stage(server.url, "normal", workload="demo", concurrency=2, warmup=2, stop_after=stop_while_it_warms_up)
+    driver, _ = await asyncio.wait_for(work, 30)
+    assert [record.failure for record in driver.warmup_records] == ["cancelled", "cancelled"]
+    assert list(driver.records) == []
 
 
 async def test_a_timed_closed_loop_ends_though_no_stream_is_free_to_notice(

@@ -140,6 +140,19 @@ async def test_a_stop_with_a_hanging_server_is_bounded(mock_server: StartMock) -
     assert "hang" not in dict(result.failures)
 
 
+@pytest.mark.parametrize("processes", [1, 3])
+async def test_a_stop_in_the_warm_up_ends_all_processes(mock_server: StartMock, processes: int) -> None:
+    """Also that which has nothing to warm up and waits for the others."""
+    server = mock_server("--first", "60", "--step", "0.002")
+    runner = LoadRunner()
+    await runner.start(wish(server, concurrency=3, warmup=2, processes=processes))
+    await poll(lambda: (p := runner.progress()) is not None and p.state == "warming-up")
+    await runner.stop()
+    result = await asyncio.wait_for(runner.wait(), 40)
+    await runner.close()
+    assert (result.complete, result.requests, result.cancelled) == (False, 0, 0)
+
+
 async def test_close_leaves_no_process_and_is_quick(mock_server: StartMock) -> None:
     server = mock_server(*SLOW)
     runner = LoadRunner()
