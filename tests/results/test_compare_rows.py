@@ -173,6 +173,11 @@ def test_a_file_that_was_changed_between_two_runs_is_another_load() -> None:
     assert same.verdict == "faster"
     row = against(configuration("a", *with_file(600, "1")), configuration("b", *with_file(900, "2")))
     assert row.verdict == "not comparable: different prompts in round 1: prompts.jsonl was changed meanwhile"
+    elsewhere = with_file(900, "2")
+    elsewhere = [replace(run, request=replace(run.request, file="other.jsonl")) for run in elsewhere]
+    row = against(configuration("a", *with_file(600, "1")), configuration("b", *elsewhere))
+    assert "different load: file prompts.jsonl and other.jsonl" in row.verdict
+    assert "changed meanwhile" not in row.verdict
 
 
 @pytest.mark.parametrize(("arrival", "by_the_clock"), [("burst", False), (None, True)])

@@ -128,7 +128,7 @@ def findings_between(base: Configuration, other: Configuration) -> Findings:
         if difference := _load_difference(one.request, two.request):
             found.reasons.append(f"different load: {difference}")
         mine, theirs = one.fingerprint.get("file_digest"), two.fingerprint.get("file_digest")
-        if mine and theirs and mine != theirs:
+        if mine and theirs and mine != theirs and one.request.file == two.request.file:
             found.reasons.append(f"different prompts in round {number}: {one.request.file} was changed meanwhile")
         if _warmup(one.request) != _warmup(two.request):
             found.reasons.append(f"different warm-up: {_warmup(one.request)} and {_warmup(two.request)} requests")
