@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,7 +25,11 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
     """A server that reads one request, writes these bytes and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        assert length is not None
+        # To its end: a close with a body unread is a reset for the other side.
+        await reader.readexactly(int(length[1]))
         writer.write(answer)
         await writer.drain()
         writer.close()
