@@ -9,6 +9,7 @@ import time
 import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from statistics import median
 from threading import Thread
 from typing import Any
 
@@ -167,18 +168,18 @@ def test_bandwidth_is_that_of_the_steps(start_sim: StartSim) -> None:
     asked = Thread(target=lambda: httpx.post(sim.url + "/v1/completions", json=body, timeout=60))
     asked.start()
     deadline = time.monotonic() + 20
-    best = source.read().gpus[0]
+    seen = []
     while asked.is_alive() and time.monotonic() < deadline:
         time.sleep(0.2)
-        gpu = source.read().gpus[0]
-        if (gpu.gpu_util_percent or 0) > (best.gpu_util_percent or 0):
-            best = gpu
+        seen.append(source.read().gpus[0])
     asked.join()
-    assert best.name == "RTX 4090" and best.bandwidth is not None
+    decoding = [gpu for gpu in seen if 90 < (gpu.gpu_util_percent or 0) <= 100]
+    percents = [gpu.bandwidth.percent or 0 for gpu in decoding if gpu.bandwidth is not None]
+    assert {gpu.name for gpu in decoding} == {"RTX 4090"}
     # Decoding alone moves some 82 % of peak (85 % while kernels run, less the gaps), whatever the pace of time.
-    assert 70 < (best.bandwidth.percent or 0) < 88
-    assert 90 < (best.gpu_util_percent or 0) <= 100
-    assert (best.tensor_percent or 0) < 5
+    # One look may hold steps that a busy machine made late, so the middle one of them counts.
+    assert 70 < median(percents) < 92
+    assert all((gpu.tensor_percent or 0) < 5 for gpu in decoding)
 
 
 def test_tensor_parallel_shows_as_several_cards(start_sim: StartSim) -> None:
