@@ -178,7 +178,7 @@ def test_bandwidth_is_that_of_the_steps(start_sim: StartSim) -> None:
     assert {gpu.name for gpu in decoding} == {"RTX 4090"}
     # Decoding alone moves some 82 % of peak (85 % while kernels run, less the gaps), whatever the pace of time.
     # One look may hold steps that a busy machine made late, so the middle one of them counts.
-    assert 70 < median(percents) < 92
+    assert 70 < median(percents) < 88, percents
     assert all((gpu.tensor_percent or 0) < 5 for gpu in decoding)
 
 

@@ -467,12 +467,13 @@ def _terms(scene: _Scene) -> tuple[tuple[str, str], ...]:
 def _model_terms(scene: _Scene, setup: Setup, cost: StepCost) -> list[tuple[str, str]]:
     shape = setup.shape
     over = f", over {setup.gpus} GPUs" if setup.gpus > 1 else ""
+    requests = "request" if scene.batch == 1 else "requests"
     return [
         ("model", f"{shape.name}, {shape.parameters / 1e9:.2f} billion parameters, {setup.quantization.name}{over}"),
         ("weights read a step", f"{units.bytes_decimal(cost.weight_bytes)} on each GPU (all but the embedding)"),
         (
             "KV read a step",
-            f"{units.count(scene.batch)} requests x {units.count(scene.context)} tokens x "
+            f"{units.count(scene.batch)} {requests} x {units.count(scene.context)} tokens x "
             f"{kv_bytes_per_token(setup):,.0f} B = {units.bytes_decimal(cost.kv_read_bytes)}",
         ),
         ("step", f"{units.bytes_decimal(cost.bytes)} and {cost.flops / 1e9:.3g} GFLOP on each GPU"),
